@@ -79,7 +79,7 @@ CONFIG = Config(
     prompt=PromptConfig(
         max_turns=TURNS, max_actions_per_turn=2, max_actions=5, max_response_tokens=MAX_RESPONSE_TOKENS
     ),
-    model=ModelConfig(layers=2, embed_dim=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
+    model=ModelConfig(layers=1, embed_dim=16, heads=2, kv_heads=1, mlp_width=24, tied_embeddings=False),
     rollout=RolloutConfig(group_size=GROUP_SIZE),
     algo=AlgoConfig(filter=FractionFilter(ratio=0.5), advantage=Gae(whiten=False)),
 )

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import toy_agent
-import xla_settings
 
 from agentrl_jax.models import actor_critic
 from agentrl_jax.rollout import engine
@@ -28,8 +27,7 @@ def _program(config):
     def play(params, *arguments):
         return engine.rollout(params, toy_agent.MODEL.decoder, toy_agent.BATCHED_ENV, config, *arguments)
 
-    # Only this configuration is replayed with the same bits, which takes longer to compile.
-    return jax.jit(play, compiler_options=xla_settings.SAME_BITS if config == GROUPED else None)
+    return jax.jit(play)
 
 
 @pytest.fixture(scope="session")

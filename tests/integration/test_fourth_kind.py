@@ -3,15 +3,32 @@
 import io
 import json
 
-import fourth_kind
 import pytest
+import stories
 import tiny_run
-from fourth_kind import CONFIG
+
+from agentrl_jax.environments import kinds
+
+CONFIG = """
+tasks: [{env: "story:2", groups: 2, items: 0-7, held_out: 8-11}]
+prompt: {style: bare, max_turns: 2, max_response_tokens: 6}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+env: {observation_tokens: 16}
+rollout: {group_size: 2}
+algo: {preset: grpo, filter: none}
+train: {iterations: 1, trajectories_every: 1, validation_episodes: 4}
+evaluation: {episodes: 4}
+"""
+
+
+def register(monkeypatch):
+    monkeypatch.setattr(kinds, "_kinds", [*kinds._kinds])
+    kinds.register(stories.KIND)
 
 
 @pytest.fixture(autouse=True)
 def kind(monkeypatch):
-    fourth_kind.register(monkeypatch)
+    register(monkeypatch)
 
 
 def test_a_fourth_kind_is_checked_and_played_by_scripts_and_by_hand(monkeypatch):
@@ -31,3 +48,19 @@ def test_what_a_fourth_kind_does_not_take_is_refused(tmp_path):
     assert "tasks.0.levels" in tiny_run.refused(tmp_path, file, "--tasks.0.levels", "x.npy")
     assert "env.processes" in tiny_run.refused(tmp_path, file, "--env.processes", "2")
     assert "stories" in tiny_run.refused(tmp_path, file, "--prompt.style", "compact")
+
+
+@pytest.mark.nightly
+def test_a_fourth_kind_is_trained_evaluated_shown_and_exported(tmp_path):
+    folder, file = tmp_path / "run", tiny_run.write_config(tmp_path, CONFIG)
+    tiny_run.trained(folder, file)
+    summary = tiny_run.summary(folder)
+    assert [summary["success"][name]["mean"] for name in ("null", "optimal")] == [0, 1]
+    assert "Say 8x0" not in (text := (folder / "trajectories.jsonl").read_text())
+    assert "Say " in text
+    found = json.loads(tiny_run.done("eval", str(folder), "--json"))
+    assert found["success"] == summary["success"]["trained"]
+    tiny_run.done("view", str(folder), "--export", str(tmp_path / "page.html"))
+    tiny_run.done("export", str(folder), str(tmp_path / "model"))
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["max_position_embeddings"] > 2 * 6

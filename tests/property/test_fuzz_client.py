@@ -3,9 +3,11 @@
 import random
 
 import pytest
-from raw_server import play, sound
+from raw_server import WIRE, ask, play, response, sound
+from scene_lists import SERVICES, STARTS, check_long_texts
 
 from agentrl_jax.services.answers import BadAnswer, read_step, refusal
+from agentrl_jax.services.client import ServiceClient
 from agentrl_jax.services.protocol import COMPILED
 
 
@@ -31,3 +33,25 @@ def test_no_zero_stands_for_what_a_step_lacks(missing, value):
         del answer[missing]
     with pytest.raises(BadAnswer, match="text|observation" if missing == "observation" else missing):
         read_step(COMPILED, answer)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", sorted(WIRE))
+def test_answers_of_any_kind(name, raw_server, bounded_memory):
+    routes = ["create", "step", *(["observation"] if WIRE[name].fetches_observation else ["reset"])]
+    counts = play(raw_server, name, routes, 300, random.Random(name))
+    assert min(counts.values()) > 100
+
+
+@pytest.mark.nightly
+def test_a_long_answer_that_is_refused_takes_little_more_memory(raw_server, bounded_memory):
+    raw_server.answer = response(b'{"error":"' + b"x" * (60 << 20) + b'"}')
+    client = ServiceClient(f"http://127.0.0.1:{raw_server.server_address[1]}", COMPILED, seconds=60.0, connections=1)
+    assert ask(client, "step") is None
+    client.close()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_text_takes_more_than_a_moment(name):
+    check_long_texts(name, STARTS)

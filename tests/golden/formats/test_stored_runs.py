@@ -4,21 +4,43 @@ It holds runs of a compiled environment, of a service and with an adapter, with 
 evaluation, the replies of an API model, a record of a panel and a comparison.
 """
 
+import re
 import shutil
+import tarfile
 
 import pytest
-import stored_runs
 import tiny_run
 from page_runs import decode_page
+from paths import GOLDEN
 
 from agentrl_jax.evaluate.leaderboard import make_leaderboard
 from agentrl_jax.runs.listing import find_runs
 from agentrl_jax.runs.rollout_records import recorded_iterations
+from agentrl_jax.runs.run_folder import read_config
+
+
+def unpacked(home):
+    with tarfile.open(GOLDEN / "formats" / "fedfada.tar.xz") as archive:
+        archive.extractall(home, filter="data")
+    file = home / "fedfada" / "lora" / "config.yaml"
+    file.write_text(re.sub("(?<=pretrained: ).*", str(home / "fedfada" / "model"), file.read_text()))
+    return home / "fedfada"
+
+
+def check_it_goes_on(stored, run):
+    shutil.copytree(stored, run)
+    before = tiny_run.metrics(run)
+    more = str(read_config(run).train.iterations + 1)
+    tiny_run.done("train", str(run), "--train.iterations", more)
+    after = tiny_run.metrics(run)
+    assert after[:-1] == before
+    assert (after[-1]["iteration"], tiny_run.summary(run)["iterations"]) == (int(more), int(more))
+    assert {row["stage"] for row in before} == {"imitation", "rl"}
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    return stored_runs.unpacked(tmp_path_factory.mktemp("stored"))
+    return unpacked(tmp_path_factory.mktemp("stored"))
 
 
 def test_everything_is_listed(stored):
@@ -68,3 +90,9 @@ def test_the_record_of_a_panel_is_in_the_table(stored, tmp_path):
     found = make_leaderboard(str(tmp_path))
     (rows,) = found.tables.values()
     assert (found.left_out, "compiled, 3" in [row.agent for row in rows]) == ([], True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["compiled", "lora"])
+def test_a_run_goes_on(name, tmp_path):
+    check_it_goes_on(unpacked(tmp_path) / name, tmp_path / "run")

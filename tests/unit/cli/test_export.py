@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import tiny_run
-from exported_runs import check_adapter, check_weights
+from exported_runs import check_adapter, check_weights, exported
 
 from agentrl_jax.config import decode
 from agentrl_jax.models.io.load import load_pretrained, name_on_hub
@@ -122,3 +122,21 @@ def test_what_cannot_be_exported(runs, tmp_path):
     assert "nowhere: no such folder" in refused("nowhere", new)
     assert "leave out --online" in refused(run("fresh"), new, "--online")
     assert not new.exists()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["lora", "upper", "frozen", "whole"])
+def test_every_kind_is_read_again(kind, runs, tmp_path):
+    check_weights(runs[1](kind), tmp_path / "new")
+
+
+@pytest.mark.nightly
+def test_an_adapter_of_upper_layers_beside_its_base(runs, tmp_path):
+    check_adapter(runs[1]("upper"), runs[0], tmp_path / "new", "float32")
+
+
+@pytest.mark.nightly
+def test_types_of_the_file(runs, tmp_path):
+    exported(runs[1]("whole"), tmp_path / "new", "--dtype", "bfloat16")
+    assert load_pretrained(tmp_path / "new").config.raw["torch_dtype"] == "bfloat16"
+    assert (tmp_path / "new" / "model.safetensors").stat().st_size < 2 * 480 * 16 * 2 * 2

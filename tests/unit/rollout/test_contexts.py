@@ -1,21 +1,102 @@
 """Contexts other than whole conversations: windows, and agents that have turns with themselves."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
+import made_up
 import numpy as np
+import optax
 import pytest
 import toy_agent
-from noting_agent import NOTE_TOKENS, SUMMARIES
 from toy_agent import GROUP_SIZE, TURNS
-from toy_rollouts import forward_logprobs
-from window_rows import ENV, EPISODES, PAIRS, played
+from toy_rollouts import KEY, assert_same, forward_logprobs
 
+from agentrl_jax.algos import masked
+from agentrl_jax.algos.optimizers import Optimizer
+from agentrl_jax.config.advantages import Grpo
+from agentrl_jax.config.filters import NoFilter
+from agentrl_jax.config.mismatch import NoCorrection
 from agentrl_jax.errors import BadValue
-from agentrl_jax.rollout.contexts import FULL, Bounds, Window
+from agentrl_jax.learner.settings import LearnerConfig
+from agentrl_jax.learner.state import init_state
+from agentrl_jax.learner.update import update
+from agentrl_jax.parallel.shards import Shards
+from agentrl_jax.rollout import engine
+from agentrl_jax.rollout.contexts import ACT, FULL, Bounds, Context, Note, Window
 from agentrl_jax.rollout.envs.context_env import in_context
 from agentrl_jax.rollout.packing import context_ends, final_states, layout, pack_trajectories
+from agentrl_jax.rollout.replay import replay_logprobs
+from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
+
+EPISODES = 64
+ENV = toy_agent.make_batched_env(legends=((), (("0", "the ground"), ("9", "the top"))))
+"""Tasks with prompts of different lengths, because a context begins after its prompt."""
+REFILLED = {"slots": 16, "prefill_threshold": 0.4, "prefill_rows": 3, "chunk": 5}
+PAIRS = toy_agent.engine_config(group_size=GROUP_SIZE, context=Window(2), **REFILLED)
+
+
+def played(policy, config):
+    ids, settings = toy_agent.mixed_ids(EPISODES // GROUP_SIZE, GROUP_SIZE), toy_agent.settings(EPISODES)
+    play = jax.jit(lambda *of: engine.rollout(of[0], toy_agent.MODEL.decoder, ENV, config, KEY, *of[1:])[0])
+    return play(policy, ids, settings)
+
+
+ASKED = toy_agent.vocabulary("What happened?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Summaries(Context):
+    """Holds every observation back until the agent has written a note, with which the next context begins."""
+
+    note: Note
+
+    @property
+    def notes(self):
+        return (self.note,)
+
+    @property
+    def message_tokens(self):
+        return len(ASKED)
+
+    def turns_of(self, acts):
+        return 2 * acts - 1
+
+    def bounds(self, turns):
+        return Bounds(turns=turns, segments=(turns + 1) // 2, sampled=2, recalled=1, longest=3)
+
+    def start(self, message):
+        return message
+
+    def follow(self, state, seen):
+        acted = seen.kind == ACT
+        held = masked.where(acted, seen.message, state)
+        rows, width = held.tokens.shape
+        asked = jnp.broadcast_to(jnp.asarray(np.pad(ASKED, (0, width - len(ASKED)))), (rows, width))
+        join = held.join.replace(
+            restart=~acted,
+            recall=jnp.where(acted, -1, 2 * seen.turn + 1)[:, None],
+            lead=jnp.where(acted, 0, held.join.lead),
+            kind=jnp.where(acted, 1, ACT),
+        )
+        message = held.replace(
+            tokens=jnp.where(acted[:, None], asked, held.tokens),
+            length=jnp.where(acted, len(ASKED), held.length),
+            join=join,
+        )
+        return held, message
+
+
+NOTE_TOKENS = 4
+SUMMARIES = Summaries(
+    Note(
+        compile_grammar(
+            ResponseGrammar(actions=("Note",), think=False, forced=True, max_actions=2), toy_agent.TOKENIZER
+        ),
+        NOTE_TOKENS,
+    )
+)
 
 
 @pytest.fixture(scope="module")
@@ -171,3 +252,57 @@ def test_a_context_in_an_environment_has_its_bounds():
     assert env.bounds.turns == 5
     assert len(env.grammars) == len(toy_agent.BATCHED_ENV.grammars) + 1
     assert in_context(toy_agent.BATCHED_ENV, FULL, TURNS).bounds == Bounds(TURNS, 1, TURNS, 0, TURNS)
+
+
+PLAIN_PAIRS = toy_agent.engine_config(group_size=GROUP_SIZE, context=Window(2))
+
+
+def played_by(compiled, policy, config):
+    ids = toy_agent.mixed_ids(EPISODES // GROUP_SIZE, GROUP_SIZE)
+    return compiled(config)(policy, KEY, ids, toy_agent.settings(EPISODES))[0]
+
+
+@pytest.mark.nightly
+def test_a_window_of_all_turns_is_the_whole_conversation(compiled, policy, batch):
+    found = played_by(compiled, policy, dataclasses.replace(PLAIN_PAIRS, context=Window(TURNS)))
+    assert_same(found.replace(join=batch[1].join, final_join=batch[1].final_join), batch[1])
+    # The message after the last turn would begin a window.
+    known, last = np.asarray(found.final_observation_length) > 0, np.asarray(found.num_turns) == TURNS
+    np.testing.assert_array_equal(np.asarray(found.final_join.restart)[known], last[known])
+
+
+@pytest.mark.nightly
+def test_refilled_slots_of_windows_give_the_same_trajectories(compiled, policy):
+    configs = (dataclasses.replace(PLAIN_PAIRS, **changes) for changes in (REFILLED, {}))
+    assert_same(*(played_by(compiled, policy, config) for config in configs))
+
+
+@pytest.mark.nightly
+def test_notes_are_trained(compiled, policy):
+    noted = played_by(compiled, policy, dataclasses.replace(PLAIN_PAIRS, context=SUMMARIES))
+    config = LearnerConfig(
+        task_names=("Short", "Long"),
+        group_size=GROUP_SIZE,
+        filter=NoFilter(),
+        mismatch=NoCorrection(ratio_from="rollout"),
+        aggregation="token_mean",
+        advantage=Grpo(),
+        context=SUMMARIES,
+    )
+    tx = Optimizer(*optax.sgd(1.0))
+    params = toy_agent.talkative_params(5)
+    state = init_state(jax.random.key(0), toy_agent.MODEL, tx).replace(params=params)
+    learn = functools.partial(update, model=toy_agent.MODEL, config=config, tx=tx, shards=Shards())
+    _, metrics = jax.jit(learn)(state, noted, jnp.ones(EPISODES), KEY, made_up.settings(entropy_coef=0.0))
+    assert float(metrics["update/trained_tokens"]) == float(jnp.sum(noted.response.length))
+    assert float(metrics["rollout/logprob_gap_max"]) < 1e-4
+    assert float(metrics["actor/grad_norm"]) > 0
+    assert (float(metrics["update/lost_tokens"]), float(metrics["update/skipped"])) == (0, 0)
+
+
+@pytest.mark.nightly
+def test_a_replay_has_the_log_probabilities_of_a_window(policy, paired):
+    def replay(params, trajectory):
+        return replay_logprobs(params, toy_agent.MODEL.decoder, PAIRS, trajectory, jnp.ones(EPISODES), tasks=2)
+
+    np.testing.assert_allclose(jax.jit(replay)(policy, paired), paired.response.logprob, atol=1e-5)

@@ -1,5 +1,6 @@
 """The mean of every estimator, summed over all groups of two, compared with the exact gradient; and its report."""
 
+import functools
 import json
 import re
 
@@ -7,15 +8,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from known_biases import KNOWN, MEASURED, bench, check
-from paths import ROOT
+from paths import GOLDEN, ROOT
 from refusing import refusal
 
 from agentrl_jax.config.advantages import Rloo
-from agentrl_jax.studies.estimator_bias import teachers
+from agentrl_jax.studies.estimator_bias import apply, policies, teachers
 from agentrl_jax.studies.estimator_bias.cases import CASES, OFF_POLICY, UNBIASED, Case
-from agentrl_jax.studies.estimator_bias.exact import Sampling
+from agentrl_jax.studies.estimator_bias.exact import Bench, Sampling
 from agentrl_jax.studies.estimator_bias.report import biased, run
+
+KNOWN = json.loads((GOLDEN / "known_biases.json").read_text())
+"""Bias and cosine of each biased estimator, by drift, policy, group size and name."""
+MEASURED = [("none", case) for case in CASES] + [(drift, case) for drift in ("small", "large") for case in OFF_POLICY]
+
+every = pytest.mark.parametrize(("drift", "case"), MEASURED, ids=lambda x: x if isinstance(x, str) else x.name)
+
+
+@functools.cache
+def bench(policy, drift):
+    trained = policies.NAMED[policy]()
+    return Bench(trained, policies.drifted(trained, drift, 0))
+
+
+def check(result, known):
+    assert biased(result) != result.case.unbiased, f"{result.case.name}: bias {result.bias:.3g}"
+    if result.case.unbiased:
+        assert result.case.name not in known
+        assert result.cosine == pytest.approx(1.0, abs=1e-12)
+    else:
+        found = {"bias": result.bias, "cosine": result.cosine, "scale": result.scale}
+        assert found == pytest.approx(known[result.case.name], rel=1e-5)
 
 
 def named(cases, name):
@@ -124,7 +146,7 @@ def own_rules(tmp_path_factory):
     ("own", "known", "drift"),
     [
         pytest.param("rules_of_the_guide:centered", "dr_grpo", "none", marks=pytest.mark.nightly),
-        ("written_out:grpo", "grpo", "none"),
+        pytest.param("written_out:grpo", "grpo", "none", marks=pytest.mark.nightly),
         pytest.param("written_out:better", "rloo, better of two groups", "none", marks=pytest.mark.nightly),
         ("{kind: rules_of_the_guide:capped, cap: 1.28}", "cispo 0.28", "large"),
     ],
@@ -206,3 +228,47 @@ def test_distillation_is_the_gradient_of_the_divergence_at_the_visited_states():
     assert wrong.of_return < -0.7
     assert plan.gain > 0.4 > 0 > wrong.gain
     assert plan.gated != pytest.approx(plan.of_return)
+
+
+@pytest.mark.nightly
+@every
+@pytest.mark.parametrize(("policy", "group_size"), [("table", 2), ("table", 3), ("one_layer", 2)])
+def test_so_they_are_in_larger_groups_and_with_shared_parameters(policy, group_size, drift, case):
+    check(bench(policy, drift).measure(case, group_size), KNOWN[drift][policy][str(group_size)])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["masked by sequence, 1.2", "clip 0.2, 0.28, dual clip 3", "cispo 0.28"])
+def test_without_a_drift_corrections_change_nothing(name):
+    case = next(case for case in OFF_POLICY if case.name == name)
+    assert not biased(bench("table", "none").measure(case, 2))
+
+
+STATES = ("gigpo", "gigpo without std", "hgpo, one state of history", "per-turn normalization")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [*STATES, "grpo, rows by length", "whitened reinforce (reinforce_pp)"])
+def test_groups_without_end_are_what_large_ones_come_to(name):
+    case = next(case for case in CASES if case.name == name)
+    draw = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for level in bench("table", "none").levels:
+            index = draw.choice(len(level.t), 30000, p=level.chance / level.chance.sum())
+            rows = jax.tree.map(lambda x, index=index: x[index], level.rows(case))
+            large = np.asarray(apply.advantages(case, rows, len(index), jnp.float64(0.0)))
+            np.testing.assert_allclose(large, level.population(case)[index], atol=0.06)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "name", ["rloo, token_mean", "grpo, rows by length", "whitened dr_grpo (reinforce_pp baseline)"]
+)
+def test_the_own_objective_is_what_the_mean_comes_to(name):
+    """Not that of a batch over both levels, whose lengths and moments differ."""
+    case, here = next(case for case in CASES if case.name == name), bench("table", "none")
+    small, large = (here.measure(case, size, Sampling(4000, 0)) for size in (2, 64))
+    assert large.own_cosine > 0.9995
+    assert large.own_cosine > max(small.own_cosine, large.cosine)
+    assert large.bias == pytest.approx(large.limit, abs=3 * large.error)
+    assert large.limit > UNBIASED

@@ -3,7 +3,9 @@ import itertools
 
 import numpy as np
 import pytest
-from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from parsed_responses import MOVES, assert_equal_to_reference, device_parse, moves, response_rows
 
 from agentrl_jax.errors import BadValue
 from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
@@ -132,3 +134,11 @@ def test_differences_from_a_parser_on_text():
         form = ResponseGrammar(actions=(action,), think=False, forced=True)
         assert parse_response(f"{response}</answer>".encode(), form).num_valid == number, response
     assert parse_response(b"Up\xff</answer>", form).items == ("Up\ufffd",)
+
+
+@pytest.mark.nightly
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_tokens(large, compiled_grammar, data):
+    form = moves(True, True)
+    assert_equal_to_reference(large, form, compiled_grammar(form, large), data.draw(response_rows(large)))

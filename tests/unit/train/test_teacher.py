@@ -2,22 +2,41 @@ import functools
 import types
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-import teacher_parts
+import tiny_run
 from refusing import refusal
 
+from agentrl_jax.config import load_config
 from agentrl_jax.config.distillation import SelfDistillation
 from agentrl_jax.errors import BadValue
 from agentrl_jax.evaluate.held_out import HeldOut
 from agentrl_jax.learner import state as states
+from agentrl_jax.setup import build_inputs, start
+from agentrl_jax.setup.parts import RunParts
 from agentrl_jax.setup.plan_hints import ALL_TURNS, PlanHints, of_others, turns_on_plan
 from agentrl_jax.train.teacher import Teacher, check_teacher
+
+CONFIG = """
+tasks: [{env: SimpleSokoban, groups: 2}]
+prompt: {max_turns: 4, max_actions_per_turn: 3, max_actions: 12, max_response_tokens: 8}
+model: {layers: 1, embed_dim: 16, heads: 2, kv_heads: 1, mlp_width: 16}
+rollout: {group_size: 2}
+algo: {preset: grpo, distillation: {kind: self, teacher: ema}}
+imitation: {levels: 16, steps: 25, batch: 8, hinted: 0.5}
+train: {iterations: 1, validate_every: 0, validation_episodes: 8}
+evaluation: {episodes: 8}
+"""
+
+
+def made(home):
+    return RunParts(load_config(tiny_run.write_config(home, CONFIG)), lambda: home)
 
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    return teacher_parts.made(tmp_path_factory.mktemp("teacher"))
+    return made(tmp_path_factory.mktemp("teacher"))
 
 
 def test_a_hint_names_the_actions_as_responses_do(parts):
@@ -117,3 +136,48 @@ def test_a_weak_teacher_is_refused_unless_it_is_accepted(parts):
     rule = SelfDistillation(accept_weak_teacher=True)
     accepted = parts.config.replace(algo=parts.config.algo.replace(distillation=rule))
     assert "40.0%" in check_teacher(accepted, measured(0.4))
+
+
+def ids_of(parts):
+    return jax.tree.map(np.asarray, build_inputs.training_ids(parts.config))
+
+
+@pytest.mark.nightly
+def test_plans_solve_the_levels_that_the_rollout_plays(parts):
+    env, ids, key = parts.train_env, ids_of(parts), jax.random.key(5)
+    plans, wrong = parts.plan_hints.of_episodes(key, ids, parts.train_splits)
+    assert all(plan is not None for plan in plans)
+    assert all(np.array_equal(*pair) for pair in zip(plans[::2], plans[1::2]))  # of the members of a group
+    settings = build_inputs.rollout_settings(parts.config, env, len(plans), 1.0, split=parts.train_splits.of(0))
+    state, _ = env.reset(key, settings, build_inputs.training_ids(parts.config))
+    task = env.tasks[0]
+    step = jax.jit(task.env.step_env)
+    for row, plan in enumerate(plans):
+        at = jax.tree.map(lambda x, row=row: x[row], state.envs[0])
+        for action in plan:
+            at = step(key, at, jnp.int32(action), task.env_params)[1]
+        assert bool(task.env.success(at, task.env_params))
+    assert np.array_equal(wrong[0], plans[2])
+    assert np.array_equal(wrong[2], plans[0])
+
+
+@pytest.mark.nightly
+def test_a_share_of_the_demonstrations_shows_its_plan(parts):
+    arguments = parts.train_env, parts.train_splits, parts.tokenizer, None, parts.key, str
+    rows, trajectory = start.demonstration_rows(parts.config, *arguments)
+    plain = parts.config.replace(imitation=parts.config.imitation.replace(hinted=0.0))
+    own, _ = start.demonstration_rows(plain, *arguments)
+    longer = np.asarray(rows.length - own.length)
+    assert rows.tokens.shape[1] == own.tokens.shape[1] + parts.plan_hints.width
+    assert 0 < np.count_nonzero(longer) < len(longer)
+    np.testing.assert_array_equal(rows.response_mask, own.response_mask)
+    np.testing.assert_array_equal(rows.tokens[longer == 0, : own.tokens.shape[1]], own.tokens[longer == 0])
+    shown = int(np.flatnonzero(longer)[0])
+    actions = np.asarray(trajectory.turn.actions)[shown].ravel()
+    expected = parts.plan_hints.write([actions[actions >= 0]], np.zeros(1, int))
+    at = int(expected.at[0])
+    assert longer[shown] == expected.length[0]
+    read = np.asarray(rows.tokens)[shown, at : at + longer[shown]]
+    np.testing.assert_array_equal(read, expected.tokens[0, : longer[shown]])
+    model = start.imitating_model(parts.config, parts.model, parts.train_env)
+    assert model.shared_prefix_len == min(parts.model.shared_prefix_len, at)

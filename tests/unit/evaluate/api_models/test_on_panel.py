@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import tiny_run
 from fake_api import FakeApi, completion
-from maze_model import at, evaluate, walk
+from maze_model import at, evaluate, lines_in, played, walk
 from refusing import refusal
-from solved_boxes import boxes, solve
+from serving import running
 
 from agentrl_jax.config import Config, EvalConfig, PromptConfig, TaskConfig
 from agentrl_jax.evaluate.api_models.evaluate import evaluate_api
 from agentrl_jax.evaluate.api_models.level_task import level_task
+from agentrl_jax.evaluate.api_models.on_panel import on_panel
 from agentrl_jax.evaluate.api_models.tasks import TaskOptions
 from agentrl_jax.evaluate.baselines import success_intervals
 from agentrl_jax.evaluate.leaderboard import make_leaderboard, row_of
@@ -23,9 +24,27 @@ from agentrl_jax.evaluate.records import Record
 from agentrl_jax.evaluate.scripted import evaluate_on_panel
 from agentrl_jax.evaluate.statistics import success_interval
 from agentrl_jax.rollout.trajectory import hexadecimal
+from agentrl_jax.services.environments.maze.env import SERVICE, STARTS, Maze
+from agentrl_jax.services.protocol import routes_of
+from agentrl_jax.services.server.app import create_app
+from agentrl_jax.services.server.limits import Limits
 from agentrl_jax.setup import build
 from agentrl_jax.text.tokenizer import load_small
 from envs_jax import registry
+
+SOLUTIONS = {"#PXO_#": "Right", "#P_###": "Down"}
+"""The action that solves each level, by a row of the level."""
+
+
+def solve(body):
+    shown = body["messages"][-1]["content"]
+    return f"<answer>{next(action for row, action in SOLUTIONS.items() if row in shown)}</answer>"
+
+
+def boxes(tmp_path):
+    (tmp_path / "levels.txt").write_text(tiny_run.LEVELS)
+    return TaskOptions(env="SimpleSokoban", levels=str(tmp_path / "levels.txt"), concurrency=1, max_tokens=40)
+
 
 LAKES = TaskOptions(env="FrozenLake", style="compact", turns=3, actions_per_turn=2, seed=9)
 
@@ -140,3 +159,76 @@ def test_cut_refused_and_failed_episodes_have_no_outcome_and_cannot_help(tmp_pat
     assert (code, (tmp_path / "c" / "record.json").exists()) == (1, False)
     assert "1 of 25 episodes are unfinished and 0 failed" in err.splitlines()[-1]
     assert all(part in out for part in ("unfinished: item 3, sample 0:", "but <html>Welcome</html>"))
+
+
+@pytest.mark.nightly
+def test_a_server_with_other_items_than_the_panel(tmp_path):
+    moves = []
+
+    class Other(Maze):
+        def reset(self, item):
+            return super().reset((item + 1) % len(STARTS))
+
+        def step(self, action):
+            moves.append(action)
+            return super().step(action)
+
+    served = dataclasses.replace(SERVICE, make=lambda upstream: Other())
+    with running(create_app(served, routes_of("maze"), Limits())) as server:
+        code, out, err, _ = evaluate(walk, tmp_path, "--url", server, "--json")
+    assert (code, out) == (2, "")
+    assert f"--panel is maze-v1, but item 0 begins with another text on the server at {server}" in err
+    assert not (tmp_path / "record.json").exists()
+    assert [row["solved"] for row in lines_in(tmp_path, "episodes")] == [True] * 25
+    assert len(moves) > len(lines_in(tmp_path, "replies")), "null, random and optimal play move there, too"
+
+
+@pytest.mark.nightly
+def test_a_panel_of_a_compiled_environment(tmp_path):
+    answer, words = "<answer>Down||Down||Right</answer>", ("--turns", "1", "--json")
+    _, out, _, api = evaluate(lambda body: answer, tmp_path / "m", *words, panel="bandit-v1")
+    record, panel = json.loads(out), get_panel("bandit-v1")
+    assert len(record["outcomes"]["samples"]) == len(panel)
+    row = next(row for row in make_leaderboard(str(tmp_path / "m")).tables[panel.name] if row.kind == "api")
+    assert row.gap_closed == record["results"]["gap_closed"] == -1
+    assert (record["decoding"]["actions"], record["decoding"]["turns"]) == (panel.max_actions, 1)
+    assert record["decoding"]["seed"] == panel.seed
+    assert all("seed" not in body for body in api.requests), "the seed of levels is none of sampling"
+    for seed in (None, 0, 5):
+        options = on_panel(TaskOptions(env="", seed=seed), panel)
+        assert (options.seed, options.level_seed) == (seed, panel.seed)
+    assert level_task(dataclasses.replace(options, style="ragen")).facts["seed_of_levels"] == panel.seed
+
+
+@pytest.mark.nightly
+def test_other_levels_in_the_file_are_not_added_to_those_before(tmp_path):
+    first, second = tiny_run.LEVELS.strip("\n").split("\n\n")
+    api, out = FakeApi(solve), tmp_path / "out"
+    with api.running() as url:
+        evaluate_api("m", url, dataclasses.replace(boxes(tmp_path), items="0"), out)
+        both = dataclasses.replace(boxes(tmp_path), items="0,1")
+        (tmp_path / "levels.txt").write_text(f"{second}\n\n{first}\n")
+        assert "item 0 was played on another level" in str(refusal(evaluate_api, "m", url, both, out))
+        (tmp_path / "levels.txt").write_text(f"{first}\n\n{second}\n\n{first}\n")
+        result = evaluate_api("m", url, both, out)
+    assert (len(api.requests), result["success_all"]["mean"]) == (2, 1.0)
+
+
+@pytest.mark.nightly
+def test_a_think_block_is_asked_for(tmp_path):
+    def turns(first, later, **options):
+        """How many turns an item takes with these thoughts in the first reply and in later ones."""
+
+        def answer(body):
+            return f"{first if len(body['messages']) == 2 else later}{solve(body)}"
+
+        options = {"items": "0"} | options
+        result, api = played(answer, tmp_path / str(len(asked)), dataclasses.replace(boxes(tmp_path), **options))
+        asked.append("Response with <think> your reasoning" in api.requests[0]["messages"][1]["content"])
+        assert result["success_all"]["mean"] == 1
+        return result["turns_used"]
+
+    asked = []
+    assert turns("", "<think> push it </think>", think=True) == 2
+    assert turns("<think>perhaps <answer>Left</answer>?</think>", "") == 1
+    assert asked == [True, False]

@@ -1,1 +1,0 @@
-from exported_runs import runs  # noqa: F401

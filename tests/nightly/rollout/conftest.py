@@ -1,1 +1,0 @@
-from toy_rollouts import batch, compiled, policy  # noqa: F401

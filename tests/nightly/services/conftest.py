@@ -1,1 +1,0 @@
-from raw_server import raw_server  # noqa: F401

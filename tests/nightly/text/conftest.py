@@ -1,1 +1,0 @@
-from known_tokenizers import compiled_grammar, large, smollm2_files  # noqa: F401
