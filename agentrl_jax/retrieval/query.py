@@ -1,13 +1,12 @@
 """From the policy's tokens to the words of a query, on the device: token, bytes, characters, words, hashes.
 
 The words are those of `words.words_of(data.decode("utf-8", "replace"))`, stop words included, where `data` is what the
-tokens spell. Shapes: `K` tokens of a query, `B` bytes at most, `W` words at most: a word has two bytes, and one follows.
+tokens spell. Shapes: `K` tokens of a query, `B` bytes at most, `W` words at most, of two bytes and a gap.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -52,8 +51,8 @@ class Words(NamedTuple):
     Attributes:
         hashes: u32[W, 2] as `word_hashes`.
         begins: i32[W] the place of the first character of each in `characters`.
-        sizes: i32[W] characters of each; 0 beyond `count`.
-        count: i32 number of words.
+        sizes: i32[W] characters of each; 0 beyond `number`.
+        number: i32 number of words.
         characters: u32[B] the characters of the query in lower case.
         cut: bool, whether the query has more than B bytes; only the first B count.
     """
@@ -61,7 +60,7 @@ class Words(NamedTuple):
     hashes: UInt32[Array, "W 2"]
     begins: Int32[Array, " W"]
     sizes: Int32[Array, " W"]
-    count: Int32[Array, ""]
+    number: Int32[Array, ""]
     characters: UInt32[Array, " B"]
     cut: Bool[Array, ""]
 
@@ -78,7 +77,7 @@ def make_query_table(token_bytes: Sequence[bytes | None], max_bytes: int) -> Que
     return QueryTable(
         data=jnp.frombuffer(b"".join(rows) or b"\0", jnp.uint8),
         offsets=jnp.array(np.cumsum([0, *map(len, rows)]), jnp.int32),
-        unicode=jax.tree.map(jnp.asarray, unicode_table()),
+        unicode=unicode_table(),
         max_bytes=max_bytes,
     )
 
@@ -177,7 +176,7 @@ def query_words(table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, 
         hashes=compact(sums[1:] - sums[begin]),
         begins=compact(begin),
         sizes=compact(size),
-        count=word.sum(),
+        number=word.sum(),
         characters=lower,
         cut=total > table.max_bytes,
     )

@@ -8,6 +8,7 @@ import re
 import sys
 from unicodedata import category
 
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Int32, UInt32
@@ -35,7 +36,7 @@ class UnicodeTable(struct.PyTreeNode):
 
 @functools.cache
 def unicode_table() -> UnicodeTable:
-    """The table of the running Python, as arrays of NumPy; takes about half a second the first time.
+    """The table of the running Python, kept after the first time, which takes about half a second.
 
     Raises:
         RuntimeError: a character becomes several word characters in lower case, which none does in Unicode 16.
@@ -57,7 +58,7 @@ def unicode_table() -> UnicodeTable:
     for bit, has in bits.items():
         entries[codes[has]] |= np.uint32(bit)
     blocks, block = np.unique(entries.reshape(-1, _BLOCK), axis=0, return_inverse=True)
-    return UnicodeTable(block=block.astype(np.int32), entries=blocks)
+    return UnicodeTable(block=jnp.array(block, jnp.int32), entries=jnp.array(blocks))
 
 
 def _before_final_sigma(texts: list[str]) -> np.ndarray:

@@ -2,7 +2,6 @@ import re
 import sys
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -37,7 +36,7 @@ def batch(rows):
 def found(result, row):
     characters = np.asarray(result.characters[row])
     begins, sizes = np.asarray(result.begins[row]), np.asarray(result.sizes[row])
-    return ["".join(map(chr, characters[b : b + s])) for b, s in zip(begins, sizes)][: int(result.count[row])]
+    return ["".join(map(chr, characters[b : b + s])) for b, s in zip(begins, sizes)][: int(result.number[row])]
 
 
 def wanted(data):
@@ -73,8 +72,8 @@ def test_words_are_those_of_the_decoded_text():
     result = jax.device_get(read(TABLE, *batch(rows)))
     for row, data in enumerate(rows):
         assert found(result, row) == wanted(data), data
-        if result.count[row]:
-            np.testing.assert_array_equal(result.hashes[row][: result.count[row]], words.word_hashes(wanted(data)))
+        if result.number[row]:
+            np.testing.assert_array_equal(result.hashes[row][: result.number[row]], words.word_hashes(wanted(data)))
     assert not result.hashes[0].any()
 
 
@@ -106,7 +105,7 @@ def test_a_long_query_is_cut_and_says_so():
 
 def assert_lowered(codes):
     """Compares with Python: characters alone, and beside a sigma, whose form depends on them."""
-    table, text = jax.tree.map(jnp.asarray, unicode_table()), "".join(map(chr, codes))
+    table, text = unicode_table(), "".join(map(chr, codes))
     lower, word, ends = (np.asarray(x) for x in jax.jit(query.lowered)(table, codes))
     firsts = "".join("σ" if c == "Σ" else c.lower()[0] for c in text)
     alone = codes != SIGMA
