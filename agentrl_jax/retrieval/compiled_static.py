@@ -1,7 +1,7 @@
 """Static embeddings on the device: a gather, a mean and a norm.
 
-This is another encoder than `wordllama`'s: text is cut into the longest tokens of its vocabulary from left to right, not
-by the merges of Llama 2, passages and queries alike. Bytes that are not UTF-8 are tokens of one byte. Recall beside
+This is another encoder than `wordllama`'s: text is cut into the longest tokens of its vocabulary from left to right,
+not by the merges of Llama 2, passages and queries alike. Bytes that are not UTF-8 are tokens of one byte. Recall beside
 the package's own is printed by `benchmarks/retrievers.py`.
 
 Shapes: `T` tokens of the embeddings, `D` their width, `N` passages, `B` bytes.
