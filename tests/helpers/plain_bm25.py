@@ -3,15 +3,17 @@
 import math
 import re
 
+import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.retrieval.words import STOP_WORDS
+from agentrl_jax.retrieval import words
+from agentrl_jax.retrieval.traced_bm25 import TracedCorpus
 
 BYTES = tuple(bytes([i]) for i in range(256))
 
 
 def words_of(text):
-    return [word for word in re.findall(r"\b\w\w+\b", text.lower()) if word not in STOP_WORDS]
+    return [word for word in re.findall(r"\b\w\w+\b", text.lower()) if word not in words.STOP_WORDS]
 
 
 def scores_of(texts, query):
@@ -29,6 +31,16 @@ def scores_of(texts, query):
     return scores if known else None
 
 
+def traced(texts):
+    """A traced corpus, with hashes of no word beyond the end of passages."""
+    rows = [words.words_of(text) for text in texts]
+    hashes = np.full((len(rows), max(map(len, rows)) + 1, 2), 7, np.uint32)
+    for row, known in zip(hashes, rows):
+        if known:
+            row[: len(known)] = words.word_hashes(known)
+    return TracedCorpus(jnp.array(hashes), jnp.array([len(row) for row in rows], jnp.int32))
+
+
 def as_tokens(rows, size):
     tokens = np.zeros((len(rows), size), np.int32)
     for row, data in zip(tokens, rows):
@@ -38,7 +50,7 @@ def as_tokens(rows, size):
 
 def sampled_queries(texts, random, number, size):
     """Queries as bytes: words of the texts, parts of them, other letters, and bytes that are no text."""
-    words = [word for text in texts for word in text.split()]
+    named = [word for text in texts for word in text.split()]
     odd = ("ΣΊΣΥΦΟΣ", "ὈΔΥΣΣΕΎΣ'", "İstanbul", "naïve", "МОСКВА", "日本語", "the", "of", "zzzz", "a", "", "ẞ", "CAFÉ")
     rows = []
     for index in range(number):
@@ -46,7 +58,7 @@ def sampled_queries(texts, random, number, size):
         if index % 8 == 0:
             rows.append(random.bytes(count * 8))
             continue
-        kinds = {1: (odd,), 2: (odd, words), 3: (("the", "of", "And"),)}.get(index % 8, (words,))
+        kinds = {1: (odd,), 2: (odd, named), 3: (("the", "of", "And"),)}.get(index % 8, (named,))
         lists = [kinds[i] for i in random.integers(len(kinds), size=count)]
         parts = [each[int(random.integers(len(each)))] for each in lists]
         changed = [

@@ -19,6 +19,7 @@ TEXTS = (
     "twin passage about rivers",
 )
 TABLE = query.make_query_table(plain_bm25.BYTES, 64)
+ROWS = 210
 INDEX = compiled_bm25.build_index(TEXTS)
 
 
@@ -28,22 +29,20 @@ def program(module, k):
     return jax.jit(jax.vmap(lambda index, tokens, length: one(index, TABLE, tokens, length), in_axes=(None, 0, 0)))
 
 
-def traced(texts):
-    rows = [words.words_of(text) for text in texts]
-    hashes = np.full((len(rows), max(map(len, rows)) + 1, 2), 7, np.uint32)
-    for row, known in zip(hashes, rows):
-        if known:
-            row[: len(known)] = words.word_hashes(known)
-    return traced_bm25.TracedCorpus(jnp.array(hashes), jnp.array([len(row) for row in rows], jnp.int32))
+def searched(module, index, rows):
+    """The result for rows of bytes; all calls have one shape."""
+    assert len(rows) <= ROWS
+    result = program(module, 9)(index, *plain_bm25.as_tokens([*rows, *[b""] * (ROWS - len(rows))], 64))
+    return jax.tree.map(lambda x: x[: len(rows)], jax.device_get(result))
 
 
 @pytest.mark.parametrize(
-    ("module", "index"), [(compiled_bm25, INDEX), (traced_bm25, traced(TEXTS))], ids=["indexed", "traced"]
+    ("module", "index"), [(compiled_bm25, INDEX), (traced_bm25, plain_bm25.traced(TEXTS))], ids=["indexed", "traced"]
 )
 def test_passages_are_those_of_the_formula(module, index):
     rows = [b"", b"the of and", b"qq zz", b"stone", b"Stone STONE sisyphus", "σίσυφος".encode(), b"twin rivers zz"]
     rows += plain_bm25.sampled_queries(TEXTS, np.random.default_rng(1), 200, 64)
-    ids, scores, found, cut = jax.device_get(program(module, 9)(index, *plain_bm25.as_tokens(rows, 64)))
+    ids, scores, found, cut = searched(module, index, rows)
     assert found[:3].tolist() == [0, 0, 0]
     assert found[3:7].tolist() == [7, 7, 7, 7]
     assert ids[5, 0] == 0
@@ -82,9 +81,8 @@ def test_frequent_words_have_a_row_and_rare_ones_a_list():
 
 def test_words_are_compared_and_not_only_their_hashes():
     """All hashes of the index are made those of the query's word, which is none of its words."""
-    rows = plain_bm25.as_tokens([b"zz"], 64)
     fake = jnp.broadcast_to(jnp.array(words.word_hashes(["zz"])), INDEX.hashes.shape)
-    assert program(compiled_bm25, 9)(INDEX.replace(hashes=fake), *rows).found.tolist() == [0]
+    assert searched(compiled_bm25, INDEX.replace(hashes=fake), [b"zz"]).found.tolist() == [0]
 
 
 def test_a_corpus_that_cannot_be_indexed_is_refused(monkeypatch):
@@ -99,7 +97,7 @@ def test_a_corpus_that_cannot_be_indexed_is_refused(monkeypatch):
 
 def test_a_traced_corpus_may_differ_by_row():
     """Worlds that differ in one word, in one program."""
-    corpora = [traced([f"{name} is red", "other thing blue"]) for name in ("alma", "bert")]
+    corpora = [plain_bm25.traced([f"{name} is red", "other thing blue"]) for name in ("alma", "bert")]
     both = jax.tree.map(lambda *x: jnp.stack(x), *corpora)
     rows = plain_bm25.as_tokens([b"bert", b"bert"], 64)
     one = functools.partial(traced_bm25.search, k=1)
