@@ -1,4 +1,4 @@
-"""Retrievers of other packages, as they are: `bm25` (bm25s) and `static` (WordLlama). Both are in the extra `search`."""
+"""Retrievers of other packages, unchanged: `bm25` (bm25s) and `static` (WordLlama), of the extra `search`."""
 
 import importlib
 import importlib.util

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from agentrl_jax.errors import UserError
 from agentrl_jax.retrieval.controls import Empty, Oracle, Random, Shuffled
 from agentrl_jax.retrieval.corpus import Corpus
+from agentrl_jax.retrieval.dense import minilm
 from agentrl_jax.retrieval.packaged import Bm25, WordLlama
 from agentrl_jax.retrieval.remote import Http
 from agentrl_jax.retrieval.retriever import Retriever
@@ -22,6 +23,7 @@ class Kind:
 RETRIEVERS: dict[str, Kind] = {
     "bm25": Kind(lambda corpus, seed: Bm25(corpus)),
     "static": Kind(lambda corpus, seed: WordLlama(corpus)),
+    "minilm": Kind(lambda corpus, seed: minilm(corpus)),
     "random": Kind(Random, control=True),
     "empty": Kind(lambda corpus, seed: Empty(), control=True),
     "shuffled": Kind(lambda corpus, seed: Shuffled(corpus, Bm25(corpus), seed), control=True),

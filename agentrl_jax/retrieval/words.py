@@ -1,4 +1,4 @@
-"""Words of a text as the package bm25s cuts them, and their hashes, which are the same on the host and on the device."""
+"""Words of a text as the package bm25s cuts them, and their hashes, the same on the host and on the device."""
 
 import re
 from collections.abc import Sequence
@@ -11,8 +11,11 @@ WORD = re.compile(r"(?u)\b\w\w+\b")
 """The token pattern of bm25s (and of scikit-learn): at least two letters, digits or underscores."""
 
 STOP_WORDS = frozenset(
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with".split()
+    re.findall(
+        r"\w+",
+        "a an and are as at be but by for if in into is it no not of on or such that the their then there these they "
+        "this to was will with",
+    )
 )
 """The English stop words of Lucene, which bm25s has as `en`."""
 
