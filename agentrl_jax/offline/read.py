@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl_jax.errors import UserError
-from agentrl_jax.offline.conversations import Conversation, Data, Pairs, PreferencePair
 from agentrl_jax.json_files import JsonLines, array_rows
+from agentrl_jax.offline.conversations import Conversation, Data, Pairs, PreferencePair
 from agentrl_jax.offline.messages import conversation_of, item_of, pair_of
 
 Row = TypeVar("Row")
