@@ -66,6 +66,11 @@ class ResponseGrammar:
             raise BadValue.of("action names", self.actions, "two differ only in case; rename one")
 
     @property
+    def listed(self) -> tuple[str, ...]:
+        """How the actions are written, for who has to write them."""
+        return self.actions
+
+    @property
     def opening(self) -> str:
         """The tag that starts a response."""
         return "<think>" if self.think else "<answer>"
@@ -123,6 +128,11 @@ class CommandGrammar:
                     (opening, closing),
                     "expected text before and after the argument, and openings of which none contains another",
                 )
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """How the commands are written, with dots for their arguments."""
+        return tuple(map("...".join, self.templates))
 
     @property
     def opening(self) -> str:
