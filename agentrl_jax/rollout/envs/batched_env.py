@@ -391,7 +391,7 @@ class CompiledEnv(PromptedEnv):
         (after, used, info), (rewards, actions) = jax.lax.scan(
             step, (before, state.used, info), (jnp.arange(len(parsed.actions)), parsed.actions), unroll=True
         )
-        return self._finished(index, settings, parsed, state, after, used, jnp.sum(rewards), actions, info)
+        return self._finished(index, settings, parsed, state, after, used, rewards, actions, info)
 
     def _step_command(
         self, index: int, settings: RolloutSettings, response: Response, parsed: ParsedResponse, state: EpisodeState
@@ -408,8 +408,8 @@ class CompiledEnv(PromptedEnv):
         news = {**news, IGNORED_BYTES: found.ignored}
         info = {name: jnp.where(run, jnp.float32(news.get(name, 0)), 0.0) for name in self.info_keys}
         after = jax.tree.map(lambda a, b: jnp.where(run, a, b), moved, before)
-        reward, actions = jnp.where(run, reward, 0.0), jnp.where(run, parsed.actions, -1)
-        return self._finished(index, settings, parsed, state, after, state.used + run, reward, actions, info)
+        rewards, actions = jnp.where(run, reward, 0.0)[None], jnp.where(run, parsed.actions, -1)
+        return self._finished(index, settings, parsed, state, after, state.used + run, rewards, actions, info)
 
     def _finished(
         self,
@@ -419,7 +419,7 @@ class CompiledEnv(PromptedEnv):
         state: EpisodeState,
         after: Any,
         used: Int[Array, ""],
-        reward: Float[Array, ""],
+        rewards: Float[Array, " executed"],
         actions: Int[Array, " A"],
         info: dict[str, Float[Array, ""]],
     ) -> tuple[EpisodeState, TurnResult]:
@@ -428,7 +428,7 @@ class CompiledEnv(PromptedEnv):
         done = env.is_done(after, params)
         result = TurnResult(
             actions=actions,
-            reward=reward,
+            reward=jnp.sum(rewards),
             valid=parsed.num_valid > 0,
             format_error=((parsed.num_valid != parsed.num_parsed) | (parsed.num_valid == 0)).astype(jnp.int32),
             state_hash=env.state_hash(before, params),
