@@ -12,6 +12,9 @@ TEXT_SERVICES = tuple(sorted(file.parent.name for file in _FOLDER.glob("*/protoc
 REMOTE_ONLY = ("alfworld", "webshop", "sqlgym", "searchqa", "webarena", "weather", "movie", "academia", "todo", "sheet")
 """Environments of AgentGym that are played on its servers only; `services.environments.remote_only` has their texts."""
 
+COMPILED_TOO = ("searchqa",)
+"""Those of `REMOTE_ONLY` that are played on a server only where its address is given; else they are compiled."""
+
 
 def text_service(name: str, module: str) -> ModuleType | None:
     """A module of the folder of a text environment, e.g. `protocol`; None if no text environment has this name."""

@@ -124,6 +124,11 @@ class TextEnvironment(environment.Environment):
         return len(self.actions)
 
     @property
+    def null_action(self) -> Any:
+        """An action that `step_env` takes, for its shapes."""
+        return jnp.int32(0)
+
+    @property
     def has_levels(self) -> bool:
         """Whether levels are arrays; otherwise states are made from a key alone."""
         return type(self).sample_level is not TextEnvironment.sample_level

@@ -25,6 +25,7 @@ from envs_jax.installed import register_installed
 from envs_jax.packs import Levels
 from envs_jax.reference import FLOORS, Floors, Solver
 from envs_jax.scenes import SceneFunction
+from envs_jax.scripted_commands import Script
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.sokoban import scene as sokoban_scene
 from envs_jax.splits import Split, split_key
@@ -70,6 +71,8 @@ class Spec:
         checked_seeds: seeds of a check, unless the user gives another number.
         solved_levels: levels that a check solves; None for all.
         single_start: all episodes start alike, and are meant to.
+        scripts: of a `TokenEnvironment`, commands by name. Everything above that has action ids is about them, see
+            `envs_jax.scripted_commands`.
     """
 
     factory: Factory
@@ -88,6 +91,7 @@ class Spec:
     checked_seeds: int = 10_000
     solved_levels: int | None = None
     single_start: bool = False
+    scripts: Mapping[str, Script] | None = None
 
 
 class Registry:
@@ -360,6 +364,7 @@ BUILT_IN: dict[str, Spec | str] = {
         for tags, entry in ((bandit.TAGS, _bandits), (frozen_lake.TAGS, _frozen_lakes), (sokoban.TAGS, _sokobans))
         for name, factory in tags.items()
     },
+    "searchqa": "envs_jax.searchqa.specs",
     "BabyAI": "envs_jax.babyai.specs",
     **{f"BabyAI-{level}": "envs_jax.babyai.specs" for level in _BABYAI_LEVELS.split()},
 }

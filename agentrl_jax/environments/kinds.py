@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl_jax.environments.loading import is_compiled_path, is_path
-from agentrl_jax.service_names import REMOTE_ONLY, TEXT_SERVICES
+from agentrl_jax.service_names import COMPILED_TOO, REMOTE_ONLY, TEXT_SERVICES
 
 PYTHON_RULE = "the environment says so (HostStep.success)"
 """Rule of success of every Python environment."""
@@ -111,7 +111,7 @@ _SERVICE = Kind(
 )
 _REMOTE = dataclasses.replace(
     _SERVICE,
-    claims=lambda name, url: name in REMOTE_ONLY,
+    claims=lambda name, url: name in REMOTE_ONLY and (bool(url) or name not in COMPILED_TOO),
     service=_lazy("agentrl_jax.services.environments.remote_only:remote_service"),
     names=tuple,
 )

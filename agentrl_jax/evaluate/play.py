@@ -18,7 +18,7 @@ from agentrl_jax.setup import build_inputs
 from agentrl_jax.setup.jit_once import jit_once
 from agentrl_jax.setup.service_tasks import Services, batched_envs
 from agentrl_jax.terminal import to_stderr
-from agentrl_jax.text.grammar import ParsedResponse, ResponseGrammar
+from agentrl_jax.text.grammar import CommandGrammar, ParsedResponse, ResponseGrammar
 from agentrl_jax.text.reference import HostResponse, parse_response
 from agentrl_jax.text.tokenizer import load_small
 
@@ -63,7 +63,7 @@ def _play(env: str, prompt: PromptConfig, batched_env: TaskEnv, seed: int, *, nu
     tokenizer, turns, (task,) = load_small(), prompt.max_turns, batched_env.tasks
     grammar = task.response_format
     # Actions that the agent's prompt does not list are not listed here.
-    listed = grammar.actions if task.lists_actions else ()
+    listed = grammar.listed if task.lists_actions else ()
     settings = RolloutSettings(
         temperature=jnp.ones(1),
         horizon=jnp.int32(prompt.max_turns),
@@ -77,8 +77,12 @@ def _play(env: str, prompt: PromptConfig, batched_env: TaskEnv, seed: int, *, nu
     def show(tokens: np.ndarray) -> None:
         print(tokenizer.decode(tokens.tolist(), skip_special=False), end="", flush=True)
 
-    example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
-    to_stderr(f"Response in the agent's format, or with actions alone{example}. `quit` or Ctrl-D ends the game.")
+    if isinstance(grammar, CommandGrammar):
+        how = f": {' or '.join(listed)}"
+    else:
+        example = f": {f' {grammar.separator} '.join(listed[:2])}" if listed else ""
+        how = f", or with actions alone{example}"
+    to_stderr(f"Response in the agent's format{how}. `quit` or Ctrl-D ends the game.")
     to_stderr("Compiling the environment, which may take a minute the first time.")
     state, message = reset(jax.random.key(seed), settings, ids)
     show(task.prompt.prefix)
@@ -127,21 +131,24 @@ def compiled_game(batched_env: TaskEnv) -> tuple[Callable[..., Any], Callable[..
     return jit_once(batched_env.reset, ("reset", batched_env)), jit_once(batched_env.step, ("step", batched_env))
 
 
-def with_tags(line: str, grammar: ResponseGrammar) -> str:
+def with_tags(line: str, grammar: ResponseGrammar | CommandGrammar) -> str:
     """The response for a typed line.
 
-    A line without any tag is an answer and gets the missing tags. An opening tag that the prompt has already written is
-    dropped. Everything else is unchanged.
+    A line without any tag is an answer and gets the missing tags; a command gets an empty thought. An opening tag that
+    the prompt has already written is dropped. Everything else is unchanged.
     """
     if grammar.forced and line.lstrip().startswith(grammar.opening):
         return line.lstrip().removeprefix(grammar.opening)
+    if isinstance(grammar, CommandGrammar):
+        thought = ("" if grammar.forced else grammar.opening) + "</think>"
+        return line if not grammar.think or "</think>" in line else thought + line
     if "<" in line:
         return line
     before = ("" if grammar.forced else grammar.opening) + ("</think><answer>" if grammar.think else "")
     return f"{before}{line.strip()}</answer>"
 
 
-def on_device(response: HostResponse, grammar: ResponseGrammar) -> ParsedResponse:
+def on_device(response: HostResponse, grammar: ResponseGrammar | CommandGrammar) -> ParsedResponse:
     """A response parsed on the host as what `BatchedEnv.step` takes, for one row."""
     actions = (*response.actions, *(-1,) * (grammar.max_actions - response.num_valid))
     return ParsedResponse(

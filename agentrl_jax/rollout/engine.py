@@ -236,6 +236,9 @@ class Engine:
         complete = response.ended | (response.length >= self._max_length(state))
         if config.stop_at_answer:
             complete |= parsing.closed(grammars, table, parser)
+        elif any(grammar.stops for grammar in grammars):
+            stops = jnp.array([grammar.stops for grammar in grammars])[table]
+            complete |= stops & parsing.closed(grammars, table, parser)
 
         hidden, cache = cached_decoder.decode_with_cache(
             *(self.params, self.model, state.cache, token, state.position, state.response.length, decoding),

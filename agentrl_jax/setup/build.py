@@ -16,12 +16,14 @@ from agentrl_jax.rollout.engine_config import EngineConfig, cache_length
 from agentrl_jax.rollout.envs.batched_env import BatchedEnv, CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits
 from agentrl_jax.setup.level_files import make_env
-from agentrl_jax.text.grammar import ResponseGrammar, compile_grammar
+from agentrl_jax.text.arguments import compile_arguments
+from agentrl_jax.text.grammar import CommandGrammar, ResponseGrammar, compile_grammar
 from agentrl_jax.text.prompt import compile_prompt
 from agentrl_jax.text.styles import FEEDBACK, get_style
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split
+from envs_jax.token_environment import TokenEnvironment
 
 ROLLOUT_RULES = {"rows": layout.ROLLOUT, "wide": layout.WIDE_ROLLOUT}
 """Sharding rules of a rollout, by their name in the configuration."""
@@ -40,6 +42,7 @@ def make_task(
     `feedback` is what the prompt says at the beginning of a retry; an observation that is cut at a number of tokens
     has as many more in it.
     """
+    form = environment_grammar(env, prompt)
     observed = jax.eval_shape(lambda key: env.describe(env.reset_env(key, params)[1], params), jax.random.key(0))
     compiled = compile_prompt(
         get_style(prompt.style),
@@ -59,8 +62,8 @@ def make_task(
         encoder=prompt.encoder,
         lists_actions=env.lists_actions,
         feedback=feedback,
+        commands=form.listed if isinstance(form, CommandGrammar) else (),
     )
-    form = response_grammar(env.actions, prompt)
     if prompt.observation_tokens:
         most = min(prompt.observation_tokens + len(tokenizer.encode(feedback)), compiled.max_message_tokens)
         compiled = compiled.replace(max_message_tokens=most)
@@ -72,6 +75,20 @@ def make_task(
         grammar=compile_grammar(form, tokenizer),
         response_format=form,
         with_feedback=functools.partial(make_task, name, env, params, prompt, tokenizer, feedback=FEEDBACK),
+        arguments=compile_arguments(form, tokenizer) if isinstance(form, CommandGrammar) else None,
+    )
+
+
+def environment_grammar(env: TextEnvironment, prompt: PromptConfig) -> ResponseGrammar | CommandGrammar:
+    """The format of responses to an environment."""
+    if not isinstance(env, TokenEnvironment):
+        return response_grammar(env.actions, prompt)
+    return CommandGrammar(
+        actions=env.actions,
+        templates=env.command_templates,
+        think=prompt.think,
+        forced=prompt.forced_tag,
+        max_actions=prompt.max_actions_per_turn,
     )
 
 

@@ -12,7 +12,7 @@ The action that an item names is a sum of numbers along its bytes, so that names
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 from jaxtyping import Int
@@ -40,11 +40,14 @@ class ByteMachine:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Element:
+class Element:
     """One element of the prelude: a byte of `allowed`, or any number of them if `repeats`."""
 
     allowed: frozenset[int]
     repeats: bool = False
+
+
+Prelude = tuple[Element, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,32 +67,64 @@ _BLOCK = 2048
 
 def build(*, actions: tuple[bytes, ...], think: bool, forced: bool, separator: bytes) -> ByteMachine:
     """Builds the automaton of a response format; arguments as in `ResponseGrammar`, in bytes."""
-    format_ = _Format(actions, separator, _prelude(think, forced))
-    first: Hashable = format_.enter_prelude({0}) if format_.prelude else format_.answer
+    opened = () if forced and not think else prelude(b"<answer>", think=think, forced=forced)
+    format_ = _Format(actions, separator, opened)
+    first = format_.enter_prelude({0}) if format_.prelude else format_.answer
+    return explore(first, _CLOSED, format_.move, format_.relevant_bytes())
+
+
+Move = Callable[[Hashable, int], tuple[Hashable, int, int]]
+"""The state after a byte, the item that it completes, and what it adds to the id of the next one."""
+
+
+def explore(first: Hashable, closed: Hashable, move: Move, relevant: frozenset[int]) -> ByteMachine:
+    """Numbers the states that are reached from the first one; all bytes that are not `relevant` have one effect."""
     state_ids: dict[Hashable, int] = {first: 0}
     states: list[Hashable] = [first]
     rows = []
-    relevant = format_.relevant_bytes()
     for state in states:  # grows
-        other_byte = format_.move(state, 0xFF)  # 0xFF is in no UTF-8 text, so in no format
-        moves = [format_.move(state, byte) if byte in relevant else other_byte for byte in range(256)]
+        other_byte = move(state, 0xFF)  # 0xFF is in no UTF-8 text, so in no format
+        moves = [move(state, byte) if byte in relevant else other_byte for byte in range(256)]
         for after, _, _ in moves:
             if after not in state_ids:
                 state_ids[after] = len(states)
                 states.append(after)
         rows.append([(state_ids[after], item, added) for after, item, added in moves])
     next_state, item, added = np.ascontiguousarray(np.array(rows, np.int32).transpose(2, 0, 1))
-    return ByteMachine(next_state, item, added, 0, state_ids[_CLOSED])
+    return ByteMachine(next_state, item, added, 0, state_ids[closed])
 
 
-def _prelude(think: bool, forced: bool) -> tuple[_Element, ...]:
-    anything, space = _Element(frozenset(range(256)), True), _Element(frozenset(SPACE), True)
+def prelude(opening: bytes, *, think: bool, forced: bool) -> Prelude:
+    """What comes before a block, up to the last byte of its opening tag; with `forced` it starts in the thought."""
+    anything, space = Element(frozenset(range(256)), True), Element(frozenset(SPACE), True)
 
-    def literal(text: bytes) -> tuple[_Element, ...]:
-        return tuple(_Element(frozenset([byte])) for byte in text)
+    def literal(text: bytes) -> Prelude:
+        return tuple(Element(frozenset([byte])) for byte in text)
 
-    opened = () if forced else (anything, *literal(b"<think>" if think else b"<answer>"))
-    return (*opened, anything, *literal(b"</think>"), space, *literal(b"<answer>")) if think else opened
+    opened = () if forced and think else (anything, *literal(b"<think>" if think else opening))
+    return (*opened, anything, *literal(b"</think>"), space, *literal(opening)) if think else opened
+
+
+def enter(elements: Prelude, reached: set[int]) -> frozenset[int] | None:
+    """The state for a set of elements, plus those reached by skipping elements with `repeats`; None at the end."""
+    found = set()
+    for k in sorted(reached):
+        while k < len(elements) and elements[k].repeats:
+            found.add(k)
+            k += 1
+        found.add(k)
+    if len(elements) in found:
+        return None
+    # A gap that matches anything stays reachable, so elements before the last one cannot change the result.
+    gaps = (k for k in found if elements[k].repeats and len(elements[k].allowed) == 256)
+    last_gap = max(gaps, default=0)
+    return frozenset(k for k in found if k >= last_gap)
+
+
+def follow(elements: Prelude, state: frozenset[int], byte: int) -> frozenset[int] | None:
+    """The state after one more byte of a prelude; None where it ends."""
+    matching = (k for k in state if byte in elements[k].allowed)
+    return enter(elements, {k if elements[k].repeats else k + 1 for k in matching})
 
 
 class _Names:
@@ -135,7 +170,7 @@ class _Names:
 class _Format:
     actions: tuple[bytes, ...]
     separator: bytes
-    prelude: tuple[_Element, ...]
+    prelude: Prelude
 
     @functools.cached_property
     def names(self) -> _Names:
@@ -156,26 +191,14 @@ class _Format:
     def move(self, state: Hashable, byte: int) -> tuple[Hashable, int, int]:
         """Returns the state after `byte`, the item that it completes, and what it adds to the id of the next one."""
         if isinstance(state, frozenset):  # in the prelude: its elements that may come next
-            matching = (k for k in state if byte in self.prelude[k].allowed)
-            return self.enter_prelude({k if self.prelude[k].repeats else k + 1 for k in matching}), NO_ITEM, 0
+            return follow(self.prelude, state, byte) or self.answer, NO_ITEM, 0
         if isinstance(state, _Answer):
             return self._move_in_answer(state, byte)
         return state, NO_ITEM, 0
 
     def enter_prelude(self, reached: set[int]) -> Hashable:
-        """Returns the state for a set of elements, plus those reached by skipping elements with `repeats`."""
-        elements = set()
-        for k in sorted(reached):
-            while k < len(self.prelude) and self.prelude[k].repeats:
-                elements.add(k)
-                k += 1
-            elements.add(k)
-        if len(self.prelude) in elements:
-            return self.answer
-        # A gap that matches anything stays reachable, so elements before the last one cannot change the result.
-        gaps = (k for k in elements if self.prelude[k].repeats and len(self.prelude[k].allowed) == 256)
-        last_gap = max(gaps, default=0)
-        return frozenset(k for k in elements if k >= last_gap)
+        """See `enter`; the answer begins where the prelude ends."""
+        return enter(self.prelude, reached) or self.answer
 
     def _move_in_answer(self, state: _Answer, byte: int) -> tuple[Hashable, int, int]:
         item, pending, added = state.item, state.pending + bytes([byte]), 0

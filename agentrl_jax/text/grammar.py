@@ -17,7 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from agentrl_jax.errors import BadValue
-from agentrl_jax.text import automaton
+from agentrl_jax.text import automaton, command_automaton
 from agentrl_jax.text.tokenizer import Tokenizer
 
 INVISIBLE = 0
@@ -66,6 +66,11 @@ class ResponseGrammar:
             raise BadValue.of("action names", self.actions, "two differ only in case; rename one")
 
     @property
+    def listed(self) -> tuple[str, ...]:
+        """How the actions are written, for who has to write them."""
+        return self.actions
+
+    @property
     def opening(self) -> str:
         """The tag that starts a response."""
         return "<think>" if self.think else "<answer>"
@@ -91,6 +96,58 @@ class PlainResponse:
         return self.opening
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandGrammar:
+    """A response with one command, whose argument is free text: `<search>first moon of Mars</search>`.
+
+    What comes before the command is ignored; with `think` it must be a think block. The first opening of a command
+    decides which one it is, and its argument ends where it is closed for the first time. The turn ends there.
+
+    Raises:
+        ValueError: a template is empty, or two openings cannot be told apart.
+    """
+
+    actions: tuple[str, ...]
+    """Names of the commands; index = action id."""
+    templates: tuple[tuple[str, str], ...]
+    """Text before and after the argument of each command, such as ("<search>", "</search>"), in their case."""
+    think: bool
+    forced: bool
+    """Whether the opening tag of the thought is inserted for the agent; without a thought nothing is."""
+    max_actions: int = 1
+    """`A`, width of the parsed actions, of which one is used."""
+
+    def __post_init__(self) -> None:
+        if len(self.templates) != len(self.actions) or not self.templates:
+            raise BadValue.of("templates", self.templates, f"expected one for each of the commands {self.actions}")
+        for number, (opening, closing) in enumerate(self.templates):
+            others = [other for index, (other, _) in enumerate(self.templates) if index != number]
+            if not opening or not closing or any(opening in other for other in others):
+                raise BadValue.of(
+                    "templates",
+                    (opening, closing),
+                    "expected text before and after the argument, and openings of which none contains another",
+                )
+
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """How the commands are written, with dots for their arguments."""
+        return tuple(map("...".join, self.templates))
+
+    @property
+    def opening(self) -> str:
+        """The tag that starts a response; empty where it may be that of any command."""
+        return "<think>" if self.think else ""
+
+    @property
+    def forced_text(self) -> str:
+        """Text inserted before the response."""
+        return self.opening if self.forced else ""
+
+
+AnyGrammar = ResponseGrammar | PlainResponse | CommandGrammar
+
+
 class GrammarTable(struct.PyTreeNode):
     """A grammar compiled for one tokenizer; class 0 of the tokens changes nothing."""
 
@@ -106,6 +163,8 @@ class GrammarTable(struct.PyTreeNode):
     start_state: int = struct.field(pytree_node=False)
     closed_state: int = struct.field(pytree_node=False)
     max_actions: int = struct.field(pytree_node=False)
+    stops: bool = struct.field(pytree_node=False, default=False)
+    """A turn ends where its response is closed, whatever the engine's `stop_at_answer`."""
 
 
 class GrammarState(struct.PyTreeNode):
@@ -131,7 +190,7 @@ class ParsedResponse(struct.PyTreeNode):
     """All blocks are present and closed; otherwise there are no actions."""
 
 
-def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokenizer) -> GrammarTable:
+def compile_grammar(grammar: AnyGrammar, tokenizer: Tokenizer) -> GrammarTable:
     """Compiles a grammar for a tokenizer. Runs on the host; about a second for 49k tokens.
 
     The table of a plain response parses nothing: no token changes its state, and it never closes.
@@ -140,16 +199,25 @@ def compile_grammar(grammar: ResponseGrammar | PlainResponse, tokenizer: Tokeniz
         token_class, nothing = jnp.zeros(tokenizer.vocab_size, jnp.int32), jnp.zeros((2, 1), jnp.int32)
         same_state = jnp.array([[0], [1]], jnp.int32)
         return GrammarTable(token_class, same_state, nothing, nothing, nothing[:1], 0, 1, grammar.max_actions)
+    if isinstance(grammar, CommandGrammar):
+        return compile_machine(command_automaton.build(grammar, counts=False), tokenizer, grammar.max_actions, True)
     machine = automaton.build(
         actions=tuple(name.encode() for name in grammar.actions),
         think=grammar.think,
         forced=grammar.forced,
         separator=grammar.separator.encode(),
     )
+    return compile_machine(machine, tokenizer, grammar.max_actions)
+
+
+def compile_machine(
+    machine: automaton.ByteMachine, tokenizer: Tokenizer, max_actions: int, stops: bool = False
+) -> GrammarTable:
+    """The table of an automaton over bytes, for a tokenizer."""
     tables = automaton.compose(machine, tokenizer.token_bytes)
     token_class, next_state, emission, added, runs = map(jnp.asarray, tables)
     return GrammarTable(
-        token_class, next_state, emission, added, runs, machine.start, machine.closed, grammar.max_actions
+        token_class, next_state, emission, added, runs, machine.start, machine.closed, max_actions, stops
     )
 
 

@@ -6,6 +6,7 @@ message is one row of ids and one lookup.
 Shapes: `P` observation pieces, `O` tokens of a message, `A` actions per turn, `L` tokens of a response.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -94,6 +95,7 @@ def compile_prompt(
     plain: str | None = None,
     lists_actions: bool = True,
     feedback: str = "",
+    commands: tuple[str, ...] = (),
 ) -> Prompt:
     """Compiles a style for a task and a tokenizer. Runs on the host.
 
@@ -103,7 +105,8 @@ def compile_prompt(
     `forced`, messages end with the opening tag of the response. For free-text responses, `plain` is the opening that is
     inserted before them; None for responses in tags. `response_words` is the limit that the prompt names. With
     `lists_actions`, the style may list the action names; responses use them in any case. `feedback`, if given, is the
-    text before the first observation of a retry.
+    text before the first observation of a retry. With `commands`, the response is one of them, as they are
+    listed (`grammar.CommandGrammar.listed`); then no tag is inserted before it but that of a thought.
 
     Raises:
         ValueError: the tokenizer has no special tokens for a chat or changes a piece; its chat template cannot be
@@ -113,10 +116,14 @@ def compile_prompt(
     if encoder not in ENCODERS:
         raise BadValue.of("encoder", encoder, f"expected one of {', '.join(ENCODERS)}")
     chat = chat_format(tokenizer, thinking=think)
-    listed = actions if lists_actions else ()
-    task = Task(instruction, legend, listed, think, separator, max_actions_budget, response_words, feedback)
+    listed = (commands or actions) if lists_actions else ()
+    shown = "" if commands else separator
+    task = Task(instruction, legend, listed, think, shown, max_actions_budget, response_words, feedback)
+    if commands:
+        task = dataclasses.replace(task, block="one of the actions")
     prefix_pieces, parts = style.prefix(task, chat), style.message(task, chat)
-    opening = "<think>" if think else "<answer>"
+    opening = "<think>" if think else "" if commands else "<answer>"
+    forced = forced and bool(opening)
     inserted = chat.opening(opening, forced=forced) if plain is None else () if chat.opens(plain) else (plain,)
     parts = (*parts, Segment("text", inserted)) if inserted else parts
     before = (*(() if forced else (opening,)), *(("</think>", "<answer>") if think else ()))

@@ -15,8 +15,9 @@ Differences from RAGEN's parser, which works on decoded text (RAGEN, context man
 import dataclasses
 import functools
 import re
+from typing import NamedTuple
 
-from agentrl_jax.text.grammar import PlainResponse, ResponseGrammar
+from agentrl_jax.text.grammar import AnyGrammar, CommandGrammar, PlainResponse
 
 _ANSWER_AFTER_THOUGHT = re.compile(rb"</think>\s*<answer>")
 
@@ -29,7 +30,7 @@ class HostResponse:
     """Ids of the known actions among the first `max_actions` items; `(0,)` for a `PlainResponse`."""
     items: tuple[str, ...]
     """These items as written, known or not, without outer spaces; for a `PlainResponse` one item, the whole text, with
-    `grammar.forced_text` and outer spaces."""
+    `grammar.forced_text` and outer spaces; for a `CommandGrammar` one item, the argument with outer spaces."""
     format_ok: bool
     """All blocks are present and closed; otherwise there are no items. Always true for a `PlainResponse`."""
 
@@ -44,10 +45,16 @@ class HostResponse:
         return len(self.items)
 
 
-def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> HostResponse:
+def parse_response(data: bytes, grammar: AnyGrammar) -> HostResponse:
     """Parses `grammar.forced_text`, which was inserted before the response, and the bytes of the response."""
     if isinstance(grammar, PlainResponse):
         return HostResponse((0,), (grammar.opening + data.decode("utf-8", "replace"),), True)
+    if isinstance(grammar, CommandGrammar):
+        command = find_command(data, grammar)
+        if command is None:
+            return HostResponse((), (), False)
+        argument = data[command.first : command.end].decode("utf-8", "replace")
+        return HostResponse((command.action,), (argument,), True)
     answer = _answer(grammar.forced_text.encode() + data, think=grammar.think)
     if answer is None:
         return HostResponse((), (), False)
@@ -59,6 +66,31 @@ def parse_response(data: bytes, grammar: ResponseGrammar | PlainResponse) -> Hos
         items=tuple(item.decode("utf-8", "replace") for item in kept),
         format_ok=True,
     )
+
+
+class Command(NamedTuple):
+    """A command in the bytes of a response: its id, and where its argument begins and ends."""
+
+    action: int
+    first: int
+    end: int
+
+
+def find_command(data: bytes, grammar: CommandGrammar) -> Command | None:
+    """Finds the command in the bytes of a response, without what was inserted before them."""
+    openings = {opening.encode(): number for number, (opening, _) in enumerate(grammar.templates)}
+    pattern, thought = b"(" + b"|".join(map(re.escape, openings)) + b")", 0
+    if grammar.think:
+        pattern = rb"</think>\s*" + pattern
+        thought = 0 if grammar.forced else data.find(b"<think>")
+        if thought < 0:
+            return None
+    opened = re.compile(pattern).search(data, thought)
+    if opened is None:
+        return None
+    action = openings[opened[1]]
+    end = data.find(grammar.templates[action][1].encode(), opened.end())
+    return None if end < 0 else Command(action, opened.end(), end)
 
 
 @functools.cache

@@ -28,10 +28,13 @@ class Task:
     actions: tuple[str, ...]
     think: bool
     separator: str
+    """Between several actions of a response; empty if it has one."""
     max_actions_budget: int
     response_words: int
     feedback: str = ""
     """The text before the first observation of a retry; empty if episodes are never retried."""
+    block: str = "<answer> your actions </answer>"
+    """What a response has after its thought."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,8 +109,8 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
         task.instruction,
         f"Symbols in the state: {legend}." if legend else "",
         f"Available actions: {', '.join(task.actions)}." if task.actions else "",
-        f"You can make at most {task.max_actions_budget} actions in all. "
-        f"Put {task.separator} between actions when you give several.",
+        f"You can make at most {task.max_actions_budget} actions in all."
+        + f" Put {task.separator} between actions when you give several." * bool(task.separator),
     ]
     return (
         *chat.system("You solve tasks step by step and answer in the requested format."),
@@ -118,10 +121,7 @@ def _ragen_prefix(task: Task, chat: Chat) -> tuple[Piece, ...]:
 
 def _ragen_message(task: Task, chat: Chat) -> tuple[Segment, ...]:
     thought = "<think> your reasoning </think>" if task.think else ""
-    request = (
-        f".\nResponse with {thought}<answer> your actions </answer> and nothing else, "
-        f"in at most {task.response_words} words."
-    )
+    request = f".\nResponse with {thought}{task.block} and nothing else, in at most {task.response_words} words."
     return (
         Segment("text", chat.response_end, when="unended"),
         Segment("text", (*chat.after_end, *chat.user_header, "Reward:\n"), when="later"),

@@ -17,6 +17,8 @@ from envs_jax.checks.rules import RULES
 from envs_jax.environment import TextEnvironment
 from envs_jax.errors import BadValue
 from envs_jax.reference import FLOORS, Floors, Solver
+from envs_jax.scripted_commands import ScriptedCommands
+from envs_jax.token_environment import TokenEnvironment
 
 __all__ = ["MOST_SEEDS", "Report", "Result", "check", "check_registered"]
 
@@ -84,6 +86,9 @@ def check_registered(
     """Checks an environment of the registry with its default options; seeds default to its `checked_seeds`."""
     spec = registry.spec(name)
     env, params = registry.make(name)
+    if spec.scripts is not None:
+        assert isinstance(env, TokenEnvironment)
+        env = ScriptedCommands(env, spec.scripts)
     return check(
         env,
         params,

@@ -63,6 +63,10 @@ def level_game(options: TaskOptions) -> "Game":
     )
     with refusals():
         batched_env = build.build_compiled_env(config, load_small())
+        if batched_env.tasks[0].arguments is not None:
+            raise UserError.of(
+                "--env", env, "whose commands have free text, which models behind an API cannot play yet"
+            )
         return Game(config, level_set(config, batched_env, levels), batched_env, options.attempts)
 
 

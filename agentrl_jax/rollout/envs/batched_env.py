@@ -20,10 +20,15 @@ from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.contexts import Join, no_join
 from agentrl_jax.rollout.envs.host_episodes import Report
 from agentrl_jax.rollout.trajectory import EpisodeIds, Response, RolloutSettings, TurnResult, unplayed
-from agentrl_jax.text.grammar import GrammarTable, ParsedResponse, ResponseGrammar
+from agentrl_jax.text.arguments import ArgumentTable, find_argument
+from agentrl_jax.text.grammar import CommandGrammar, GrammarTable, ParsedResponse, ResponseGrammar
 from agentrl_jax.text.prompt import Prompt, message, message_lead
 from envs_jax.environment import TextEnvironment
 from envs_jax.splits import Split, split_key
+from envs_jax.token_environment import Command
+
+IGNORED_BYTES = "ignored_bytes"
+"""Environment information of commands: bytes of the response after the command, which nothing reads."""
 
 
 class Message(struct.PyTreeNode):
@@ -213,10 +218,12 @@ class Task:
     """Default parameters; a rollout uses those in its settings."""
     prompt: Prompt
     grammar: GrammarTable
-    response_format: ResponseGrammar
+    response_format: ResponseGrammar | CommandGrammar
     """`grammar`, before it was compiled."""
     with_feedback: Callable[[], "Task"] | None = None
     """Makes the same task with a prompt that has the feedback of retries."""
+    arguments: ArgumentTable | None = None
+    """Of a `TokenEnvironment`: finds the arguments of its commands."""
 
     has_items = False
     """Whether levels are numbered items, as those of services and Python environments are."""
@@ -275,11 +282,12 @@ class CompiledEnv(PromptedEnv):
         """See `PromptedEnv.info_keys`."""
 
         def info(env, key, params):
-            return env.step_env(key, env.reset_env(key, params)[1], jnp.int32(0), params)[4]
+            return env.step_env(key, env.reset_env(key, params)[1], env.null_action, params)[4]
 
         key = jax.random.key(0)
         infos = [jax.eval_shape(functools.partial(info, task.env), key, task.env_params) for task in self.tasks]
-        return tuple(sorted({name for info in infos for name in info} - {"success"}))
+        counted = {IGNORED_BYTES for task in self.tasks if task.arguments is not None}
+        return tuple(sorted(counted.union(*infos) - {"success"}))
 
     def reset(
         self, key: Key[Array, ""], settings: RolloutSettings, ids: EpisodeIds, mask: Bool[Array, " B"] | None = None
@@ -320,7 +328,9 @@ class CompiledEnv(PromptedEnv):
         # `lax.switch` per row would compute all tasks too, and `envs_jax.batching.on_rows` cannot be used in it.
         by_task = [
             jax.vmap(functools.partial(self._step_row, index), in_axes=(None, 0, 0))(settings, parsed, state)
-            for index in range(len(self.tasks))
+            if task.arguments is None
+            else jax.vmap(functools.partial(self._step_command, index, settings))(response, parsed, state)
+            for index, task in enumerate(self.tasks)
         ]
         stepped, result = by_task[0]
         for index, found in enumerate(by_task[1:], start=1):
@@ -381,6 +391,40 @@ class CompiledEnv(PromptedEnv):
         (after, used, info), (rewards, actions) = jax.lax.scan(
             step, (before, state.used, info), (jnp.arange(len(parsed.actions)), parsed.actions), unroll=True
         )
+        return self._finished(index, settings, parsed, state, after, used, rewards, actions, info)
+
+    def _step_command(
+        self, index: int, settings: RolloutSettings, response: Response, parsed: ParsedResponse, state: EpisodeState
+    ) -> tuple[EpisodeState, TurnResult]:
+        """Gives the command of one row to the environment of task `index`, also if there is none."""
+        env, params, table = self.tasks[index].env, settings.env_params[index], self.tasks[index].arguments
+        number = parsed.actions[0]
+        found = find_argument(table, number, response.tokens, response.length, env.argument_bytes)
+        before = state.envs[index]
+        run = (state.used < settings.max_actions) & ~env.is_done(before, params)
+        key = rng.action_key(state.noise_key, state.used)
+        command = Command(action=number, text=found.text, length=found.length)
+        _, moved, reward, _, news = env.step_env(key, before, command, params)
+        news = {**news, IGNORED_BYTES: found.ignored}
+        info = {name: jnp.where(run, jnp.float32(news.get(name, 0)), 0.0) for name in self.info_keys}
+        after = jax.tree.map(lambda a, b: jnp.where(run, a, b), moved, before)
+        rewards, actions = jnp.where(run, reward, 0.0)[None], jnp.where(run, parsed.actions, -1)
+        return self._finished(index, settings, parsed, state, after, state.used + run, rewards, actions, info)
+
+    def _finished(
+        self,
+        index: int,
+        settings: RolloutSettings,
+        parsed: ParsedResponse,
+        state: EpisodeState,
+        after: Any,
+        used: Int[Array, ""],
+        rewards: Float[Array, " executed"],
+        actions: Int[Array, " A"],
+        info: dict[str, Float[Array, ""]],
+    ) -> tuple[EpisodeState, TurnResult]:
+        """The state and the result of a turn that ends in the environment state `after`."""
+        env, params, before = self.tasks[index].env, settings.env_params[index], state.envs[index]
         done = env.is_done(after, params)
         result = TurnResult(
             actions=actions,

@@ -1,0 +1,21 @@
+"""The registry's entry of searchqa."""
+
+from envs_jax import searchqa
+from envs_jax.reference import Floors
+from envs_jax.registry import Spec
+from envs_jax.searchqa import policies
+
+SPECS = {
+    "searchqa": Spec(
+        searchqa.make_searchqa,
+        "questions about invented worlds of 300 entities, answered by searching their passages",
+        "the answer matches exactly, as SQuAD normalizes it",
+        max_actions=4,
+        solve=policies.solve,
+        floors=Floors(
+            constant=0.3, repeat_last=0.3, random=0.5, gap=0.3, why="the share of questions that nothing answers"
+        ),
+        checked_seeds=1000,
+        scripts=policies.SCRIPTS,
+    )
+}
