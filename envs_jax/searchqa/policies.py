@@ -88,9 +88,9 @@ def always_search(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
 
 def oracle(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
     """Searches with the names of the evidence that has not been shown, one after another, then answers."""
-    unseen = ~state.seen & (state.question.evidence >= 0)
-    choices = [_NUMBER[name] for name in ("search subject", "search second")]
-    return jnp.select(unseen, jnp.array(choices), _NUMBER["answer seen"]).astype(jnp.int32)
+    first, second = ~state.seen & (state.question.evidence >= 0)
+    searches = jnp.where(first, _NUMBER["search subject"], _NUMBER["search second"])
+    return jnp.where(first | second, searches, _NUMBER["answer seen"]).astype(jnp.int32)
 
 
 POLICIES: dict[str, Policy] = {"null": null, "random": random, "always_search": always_search, "oracle": oracle}

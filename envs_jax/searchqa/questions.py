@@ -23,9 +23,9 @@ SHARES = (0.35, 0.35, 0.15, 0.15)
 ANSWER_BYTES = 12
 """G."""
 
-_KIND = np.array([kind for kind, *_ in RELATIONS])
-_FIELD = np.array([which for _, which, *_ in RELATIONS])
-_BEFORE, _AFTER, _DESCRIBED = (np.array([text.piece(relation[part]) for relation in RELATIONS]) for part in (2, 3, 4))
+_KIND = np.array([relation[0] for relation in RELATIONS])
+_FIELD = np.array([relation[1] for relation in RELATIONS])
+_BEFORE, _AFTER, _DESCRIBED = np.array([[text.piece(a), text.piece(b), text.piece(c)] for _, _, a, b, c in RELATIONS]).T
 _IS_OPTIONAL = np.array([relation[:2] in OPTIONAL for relation in RELATIONS])
 PAIRS = np.array(
     [

@@ -18,7 +18,7 @@ QUERY_WORDS = 16
 
 
 def words_of(query: UInt8[Array, " L"]) -> UInt32[Array, "{QUERY_WORDS}"]:
-    """The hashes of the first words of a query, in lower case; 0 for none. Words are runs of ASCII letters and digits."""
+    """The hashes of the first words of a query in lower case; 0 for none. Words are ASCII letters and digits."""
     upper = (query >= ord("A")) & (query <= ord("Z"))
     lowered = jnp.where(upper, query + 32, query)
     inside = is_word(lowered)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int32, UInt8
 
-SYLLABLES = tuple("de go ke la le lo ra re ro se to ve wo ar ol us".split())
+SYLLABLES = ("de", "go", "ke", "la", "le", "lo", "ra", "re", "ro", "se", "to", "ve", "wo", "ar", "ol", "us")
 SYLLABLE_BYTES = 2
 UNKNOWN = "unknown"
 """The right answer to a question that the passages do not answer."""
@@ -49,7 +49,7 @@ OPENED, CLOSED = "<information>", "</information>"
 REFUSED = "Write <search>words</search> or <answer>words</answer>."
 
 _PHRASES = (
-    *(text for _, _, *texts in RELATIONS for text in texts),
+    *(text for _, _, before, after, described in RELATIONS for text in (before, after, described)),
     *(before for sentence in SENTENCES for before, _ in sentence),
     *(OLDER, OR, ASKED, DOCUMENT, OF_RANK, LINE, OPENED, CLOSED, REFUSED, " "),
 )

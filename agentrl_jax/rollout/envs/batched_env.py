@@ -329,7 +329,9 @@ class CompiledEnv(PromptedEnv):
         by_task = [
             jax.vmap(functools.partial(self._step_row, index), in_axes=(None, 0, 0))(settings, parsed, state)
             if task.arguments is None
-            else jax.vmap(functools.partial(self._step_command, index, settings))(response, parsed, state)
+            else jax.vmap(functools.partial(self._step_command, index, task.arguments, settings))(
+                response, parsed, state
+            )
             for index, task in enumerate(self.tasks)
         ]
         stepped, result = by_task[0]
@@ -394,12 +396,18 @@ class CompiledEnv(PromptedEnv):
         return self._finished(index, settings, parsed, state, after, used, rewards, actions, info)
 
     def _step_command(
-        self, index: int, settings: RolloutSettings, response: Response, parsed: ParsedResponse, state: EpisodeState
+        self,
+        index: int,
+        arguments: ArgumentTable,
+        settings: RolloutSettings,
+        response: Response,
+        parsed: ParsedResponse,
+        state: EpisodeState,
     ) -> tuple[EpisodeState, TurnResult]:
         """Gives the command of one row to the environment of task `index`, also if there is none."""
-        env, params, table = self.tasks[index].env, settings.env_params[index], self.tasks[index].arguments
+        env, params = self.tasks[index].env, settings.env_params[index]
         number = parsed.actions[0]
-        found = find_argument(table, number, response.tokens, response.length, env.argument_bytes)
+        found = find_argument(arguments, number, response.tokens, response.length, env.argument_bytes)
         before = state.envs[index]
         run = (state.used < settings.max_actions) & ~env.is_done(before, params)
         key = rng.action_key(state.noise_key, state.used)
