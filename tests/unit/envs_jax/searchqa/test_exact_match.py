@@ -13,7 +13,23 @@ SIZE = 64
 program = jax.jit(jax.vmap(lambda data, total: normalized(read(data, total))))
 PARTS = (
     *"aAnNtThHeE .,-_'\t\n",
-    *("the", "The ", " a ", " an ", "ΑΣ", "Σ", "İ", "\u212a", "ß", "\u0307", "\u00a0", "\u2003", "\x1c", "\x85", "\u3000"),
+    *(
+        "the",
+        "The ",
+        " a ",
+        " an ",
+        "ΑΣ",
+        "Σ",
+        "İ",
+        "\u212a",
+        "ß",
+        "\u0307",
+        "\u00a0",
+        "\u2003",
+        "\x1c",
+        "\x85",
+        "\u3000",
+    ),
     *("’", "é", "日本", "𝐀", "\u200d", "²", "٣", "\0", "naïve", "Straße", "ﬁ", "\ufffd"),
 )
 
