@@ -106,7 +106,7 @@ def _passage(value: Any, where: str) -> Passage:
         if key != "id" and not isinstance(text, str):
             raise UserError.at(where, f"{key} is a JSON {type(text).__name__}; expected a string", text)
         if flaw := text_flaw(str(text)):
-            raise UserError.at(where, f"{key} has {flaw}; write it as Unicode text", text)
+            raise UserError.at(where, f"{key} has {flaw}, {text!r}; write it as Unicode text", text)
     if "contents" in value:
         title, line_feed, text = value["contents"].partition("\n")
         title, text = (title.removeprefix('"').removesuffix('"'), text) if line_feed else ("", title)

@@ -21,7 +21,7 @@ def _grammar(env: TokenEnvironment) -> CommandGrammar:
 
 
 class CompiledCommands(Compiled):
-    """One episode. An action is a response, of which the first command is read; without one, the environment says so."""
+    """One episode. An action is a response, of which the first command is read."""
 
     def __init__(self, tag: str):
         super().__init__(tag)
@@ -79,10 +79,6 @@ def commands_service(tag: str) -> Service:
         solved=lambda answer: answer.info.get("success") is True,
         success_rule=spec.success_rule,
         oracle=policies.get("oracle"),
-        random=policies.get("random", lambda item, seed: _no_policy(tag)),
+        random=policies["random"],
         policies=policies,
     )
-
-
-def _no_policy(tag: str) -> ScriptedPolicy:
-    raise ValueError(f"{tag} has no random policy; give its registry entry `policies`")
