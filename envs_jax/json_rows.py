@@ -60,7 +60,7 @@ def check_text(where: str, key: str, text: Any, expected: str = "a string") -> N
         raise refuse(where, f"{key} is a JSON {type(text).__name__}; expected {expected}", text)
     flaw = "a NUL character" if "\0" in text else "half of a surrogate pair" if _has_surrogate(text) else ""
     if flaw:
-        raise refuse(where, f"{key} has {flaw}; write it as Unicode text", text)
+        raise refuse(where, f"{key} has {flaw}, {quoted(text)}; write it as Unicode text", text)
 
 
 def _has_surrogate(text: str) -> bool:

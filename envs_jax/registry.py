@@ -25,7 +25,7 @@ from envs_jax.installed import register_installed
 from envs_jax.packs import Levels
 from envs_jax.reference import FLOORS, Floors, Solver
 from envs_jax.scenes import SceneFunction
-from envs_jax.scripted_commands import Script
+from envs_jax.scripted_commands import Choice, Script
 from envs_jax.sokoban import oracle as sokoban_oracle
 from envs_jax.sokoban import scene as sokoban_scene
 from envs_jax.splits import Split, split_key
@@ -73,6 +73,8 @@ class Spec:
         single_start: all episodes start alike, and are meant to.
         scripts: of a `TokenEnvironment`, commands by name. Everything above that has action ids is about them, see
             `envs_jax.scripted_commands`.
+        policies: of a `TokenEnvironment`, scripted policies by name: random, null and oracle are the lines of an
+            evaluation, and each can be imitated.
     """
 
     factory: Factory
@@ -91,7 +93,8 @@ class Spec:
     checked_seeds: int = 10_000
     solved_levels: int | None = None
     single_start: bool = False
-    scripts: Mapping[str, Script] | None = None
+    scripts: Mapping[str, Script] = dataclasses.field(default_factory=dict)
+    policies: Mapping[str, Choice] = dataclasses.field(default_factory=dict)
 
 
 class Registry:

@@ -1,19 +1,39 @@
 """A `TokenEnvironment` as one of action ids: each id is a script that writes a command.
 
 So random play, constant actions, plans and the self-checks, which choose ids, play environments of commands as well.
+A scripted policy chooses among the scripts.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-from jaxtyping import Array, Int, Key
+import numpy as np
+from jaxtyping import Array, Int, Int32, Key
 
 from envs_jax.environment import TextEnvironment
 from envs_jax.token_environment import Command, TokenEnvironment
 
 Script = Callable[[Any, Any, Any], Command]
 """(env, state, params) -> the command of this state; pure."""
+
+Choice = Callable[[Key[Array, ""], Any], Int32[Array, ""]]
+"""A scripted policy: (key, state) -> the number of a script; pure."""
+
+
+def command_of(
+    env: TokenEnvironment, scripts: Mapping[str, Script], choice: Choice, key: Key[Array, ""], state: Any, params: Any
+) -> Command:
+    """The command that a scripted policy writes in a state."""
+    return ScriptedCommands(env, scripts).command(state, choice(key, state), params)
+
+
+def written(env: TokenEnvironment, command: Command) -> bytes:
+    """A command with the text around its argument, on the host; empty for none."""
+    if int(command.action) < 0:
+        return b""
+    before, after = env.command_templates[int(command.action)]
+    return before.encode() + np.asarray(command.text)[: int(command.length)].tobytes() + after.encode()
 
 
 class ScriptedCommands(TextEnvironment):

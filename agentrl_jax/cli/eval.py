@@ -30,9 +30,9 @@ class Eval:
     """Another environment than the run's first one; `agentrl envs` lists them. With --policy or --api also a text
     environment, e.g. textcraft, or the import path of a Python environment. A run on Python environments plays only
     those that are named here, or installed."""
-    policy: Literal["oracle", "random", "null", "constant"] | None = None
-    """Scripted policy to evaluate instead of a run, in the service --env; null names no action, constant repeats
-    --action."""
+    policy: str | None = None
+    """Scripted policy to evaluate instead of a run, in the service --env: oracle, random, null (names no action),
+    constant (repeats --action), or another one of the environment, such as always_search in searchqa."""
     action: str | None = None
     """The action of the policy constant, e.g. "move forward"."""
     items: str | None = None

@@ -111,7 +111,7 @@ _SERVICE = Kind(
 )
 _REMOTE = dataclasses.replace(
     _SERVICE,
-    claims=lambda name, url: name in REMOTE_ONLY and (bool(url) or name not in COMPILED_TOO),
+    claims=lambda name, url: name in REMOTE_ONLY and (name not in COMPILED_TOO or url not in ("", "local")),
     service=_lazy("agentrl_jax.services.environments.remote_only:remote_service"),
     names=tuple,
 )

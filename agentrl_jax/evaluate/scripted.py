@@ -5,7 +5,7 @@ import dataclasses
 import os
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -32,10 +32,13 @@ from agentrl_jax.services.screenshots import WITHOUT_RECORD, Screenshots, refuse
 from envs_jax.budget import Budget
 from envs_jax.splits import Split
 
+POLICIES = ("oracle", "random", "null", "constant")
+"""Scripted policies of every service."""
+
 
 def evaluate_scripted(
     env: str,
-    policy: Literal["oracle", "random", "null", "constant"],
+    policy: str,
     *,
     action: str | None = None,
     items: str | None = None,
@@ -53,8 +56,8 @@ def evaluate_scripted(
     panel: panels.Panel | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), or always with
-    `action` ("constant").
+    """Plays each item of a set with the service's oracle, with random actions, with empty ones ("null"), always with
+    `action` ("constant"), or with another scripted policy of the service (`Service.policies`).
 
     `items` are numbers such as 0-99, or an item file; None for `episodes` items sampled with `seed`, in order, and if
     that is None too, for the published test items, or else for 200. Each is played `plays` times. `turns` defaults to
@@ -100,6 +103,8 @@ def evaluate_scripted(
             key="--policy",
             value=policy,
         )
+    if policy not in (names := (*POLICIES, *(name for name in service.policies if name not in POLICIES))):
+        raise UserError.of("--policy", policy, f"expected one of {', '.join(names)} for {env}")
     if policy == "oracle" and service.oracle is None:
         raise UserError(f"--policy is oracle, but {env} has none; use random", key="--policy", value="oracle")
     if policy == "random" and service.remote:
@@ -181,7 +186,7 @@ def evaluate_scripted(
 
 
 def evaluate_on_panel(
-    policy: Literal["oracle", "random", "null", "constant"],
+    policy: str,
     name: str,
     *,
     plays: int | None = None,
@@ -201,7 +206,7 @@ def evaluate_on_panel(
         UserError: there is no such panel or policy, the levels are not the panel's, or the service fails.
     """
     panel = panels.get_panel(name)
-    if policy == "constant":
+    if policy not in LINES.values():
         raise UserError.of("--policy", policy, "expected random, null or oracle with --panel")
     service = panels.SERVICES.get(panel.env, panel.env)
     exact = not panel.items

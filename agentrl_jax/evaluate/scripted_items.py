@@ -99,4 +99,6 @@ def _policies(service: Service, policy: str, action: str, seed: int) -> Callable
         return service.oracle
     if policy in ("null", "constant"):
         return lambda item: PlannedPolicy((), then=action)
+    if policy in service.policies:
+        return lambda item: service.policies[policy](item, seed + item)
     return lambda item: service.random(item, seed + item)

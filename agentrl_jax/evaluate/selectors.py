@@ -23,7 +23,6 @@ from agentrl_jax.models.actor_critic import ActorCritic
 from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.packing import layout, pack_trajectories
 from agentrl_jax.rollout.trajectory import Trajectory
-from agentrl_jax.services.catalog import get_service
 from agentrl_jax.services.environment import Service
 from agentrl_jax.setup.agents import context_of
 from agentrl_jax.setup.policy import RunPolicy
@@ -82,7 +81,7 @@ def best_of_selector(selector: str, policy: RunPolicy, config: Config) -> BestOf
         return BestOf(selector, _critic(policy, config))
     if selector == "majority":
         env = config.tasks[0].env
-        service = None if config.prompt.has_answer_block else get_service(env)
+        service = None if config.prompt.has_answer_block else config.kinds[0].service(env)
         if service is None or service.answer is None:
             raise UserError(
                 f"--selector is majority, but episodes of {env} end without an answer in words, so that none is "

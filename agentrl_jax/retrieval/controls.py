@@ -41,7 +41,7 @@ class Shuffled:
 
     def __init__(self, corpus: Corpus, base: Retriever, seed: int) -> None:
         if len(corpus) < 2:
-            raise BadValue("a corpus of one passage cannot be shuffled; expected at least 2", key="corpus", value=1)
+            raise BadValue("a corpus of 1 passage cannot be shuffled; expected at least 2", key="corpus", value=1)
         circle = np.random.default_rng(seed).permutation(len(corpus)).astype(np.int32)
         self._base, self._other = base, np.empty_like(circle)
         self._other[circle] = np.roll(circle, 1)  # one cycle: no passage stands for itself
@@ -61,11 +61,9 @@ class Oracle:
     def search(self, queries: Sequence[str], k: int, *, gold: Sequence[Sequence[int]] | None = None) -> Found:
         """See `Retriever.search`; finds at most as many passages as are right, in the order given."""
         if gold is None or len(gold) != len(queries):
-            raise BadValue(
-                f"oracle needs the right passages of each of {len(queries)} queries; give gold=",
-                key="gold",
-                value=None if gold is None else len(gold),
-            )
+            given = None if gold is None else len(gold)
+            why = f"gold is of {given} queries; expected the right passages of each of {len(queries)}"
+            raise BadValue(why, key="gold", value=given)
         for row in gold:
             for id_ in row:
                 if not 0 <= id_ < self._size:

@@ -30,7 +30,9 @@ class Bm25:
         self._package = package("bm25s")
         words = self._words(corpus.texts)
         if not any(words):
-            raise BadValue("no passage has a word that BM25 can find; expected one of two letters", key="corpus")
+            raise BadValue(
+                "the corpus has no word that BM25 can find; expected one of two letters in some passage", key="corpus"
+            )
         self._index = self._package.BM25()
         self._index.index(words, show_progress=False)
         self._known = {word for passage in words for word in passage}

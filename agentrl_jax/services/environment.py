@@ -97,6 +97,7 @@ class Service:
         oracle: creates a scripted policy that solves an item; None if none is known.
         upstream_oracle: the same for an environment by the rules of AgentGym's server, if its levels are others there.
         random: creates a scripted policy that acts at random, from (item, seed).
+        policies: creates further scripted policies, by name, from (item, seed).
         remote: whether it is played on a server only: `make` and `random` raise `ValueError`.
         views: methods of the environment, without arguments, whose JSON results a client may read.
         marked: responses put their action after `Action:`.
@@ -162,6 +163,7 @@ class Service:
     chosen: ChosenItems | None = None
     play_many: Callable[[str, str, Sequence[int], int, int, int], Outcomes] | None = None
     executed: Callable[[int, Sequence[str]], list[list[int]]] | None = None
+    policies: Mapping[str, Callable[[int, int], ScriptedPolicy]] = dataclasses.field(default_factory=dict)
     random_plays: int = 1
     upstream_oracle: Callable[[int], ScriptedPolicy] | None = None
     score_range: tuple[float, float] = (0.0, 1.0)

@@ -89,6 +89,8 @@ class PlainResponse:
     """Text inserted before the response, such as "Action: "."""
     actions: tuple[str, ...] = ()
     max_actions: int = 1
+    listed: tuple[str, ...] = ()
+    """Names of actions that a prompt may list: none."""
 
     @property
     def forced_text(self) -> str:

@@ -86,7 +86,7 @@ def check_registered(
     """Checks an environment of the registry with its default options; seeds default to its `checked_seeds`."""
     spec = registry.spec(name)
     env, params = registry.make(name)
-    if spec.scripts is not None:
+    if spec.scripts:
         assert isinstance(env, TokenEnvironment)
         env = ScriptedCommands(env, spec.scripts)
     return check(

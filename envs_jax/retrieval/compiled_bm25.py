@@ -68,7 +68,9 @@ def build_index(texts: Sequence[str]) -> Bm25Index:
     passages = [words_of(text) for text in texts]
     sizes = np.array([len(passage) for passage in passages])
     if not sizes.any():
-        raise BadValue("no passage has a word that BM25 can find; expected one of two letters", "corpus")
+        raise BadValue(
+            "the corpus has no word that BM25 can find; expected one of two letters in some passage", "corpus"
+        )
     lists = defaultdict[str, list[tuple[int, int]]](list)
     for index, passage in enumerate(passages):
         for word, times in Counter(passage).items():
@@ -80,7 +82,7 @@ def build_index(texts: Sequence[str]) -> Bm25Index:
     hashes, names = hashes[order], [names[i] for i in order]
     if len(same := np.flatnonzero((hashes[1:] == hashes[:-1]).all(axis=1))):
         two = f"{names[same[0]]}, {names[same[0] + 1]}"
-        raise BadValue(f"the words {two} have one hash; leave one of them out", "corpus", two)
+        raise BadValue(f"the corpus has words {two} of one hash; leave one of them out", "corpus", two)
 
     found = np.array([len(lists[name]) for name in names])
     flat = np.array([posting for name in names for posting in lists[name]])

@@ -1,6 +1,5 @@
 """Scripted play of searchqa: commands by state, and the policies that mark the scale of a score."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,6 +9,7 @@ from jaxtyping import Array, Bool, Int32, Key
 
 from envs_jax.packs import Levels
 from envs_jax.reference import Reference, reference_of_plans
+from envs_jax.scripted_commands import Choice
 from envs_jax.searchqa import text
 from envs_jax.searchqa.env import ANSWER, SEARCH, SearchParams, SearchQA, SearchState
 from envs_jax.searchqa.questions import COMPARISON, TWO_HOP, question_pieces
@@ -67,9 +67,6 @@ SCRIPTS = {
 """Commands by name, see `ScriptedCommands`."""
 _NUMBER = {name: number for number, name in enumerate(SCRIPTS)}
 
-Policy = Callable[[Any, SearchState], Int32[Array, ""]]
-"""(key, state) -> the number of a script."""
-
 
 def null(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
     """Never writes a command."""
@@ -93,7 +90,25 @@ def oracle(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
     return jnp.where(first | second, searches, _NUMBER["answer seen"]).astype(jnp.int32)
 
 
-POLICIES: dict[str, Policy] = {"null": null, "random": random, "always_search": always_search, "oracle": oracle}
+def search_twice(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
+    """Searches with the first and then with the second name of the evidence, also where one is enough, and answers."""
+    searches = jnp.where(state.time == 0, _NUMBER["search subject"], _NUMBER["search second"])
+    return jnp.where(state.time < 2, searches, _NUMBER["answer seen"]).astype(jnp.int32)
+
+
+def answer_at_once(key: Key[Array, ""], state: SearchState) -> Int32[Array, ""]:
+    """Answers `text.UNKNOWN` without a search, the best constant answer."""
+    return jnp.int32(_NUMBER["answer unknown"])
+
+
+POLICIES: dict[str, Choice] = {
+    "null": null,
+    "random": random,
+    "answer_at_once": answer_at_once,
+    "always_search": always_search,
+    "search_twice": search_twice,
+    "oracle": oracle,
+}
 
 
 def solve(env: Any, params: SearchParams, levels: Levels, starts: Any, limit: int) -> Reference:

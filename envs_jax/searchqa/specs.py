@@ -17,5 +17,6 @@ SPECS = {
         ),
         checked_seeds=1000,
         scripts=policies.SCRIPTS,
+        policies=policies.POLICIES,
     )
 }

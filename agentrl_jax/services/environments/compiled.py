@@ -15,6 +15,7 @@ from agentrl_jax.services.environments.common import ListedPolicy
 from envs_jax import registry
 from envs_jax.environment import TextEnvironment
 from envs_jax.reference import Reference, Situation, reference_of_plans
+from envs_jax.token_environment import TokenEnvironment
 
 SEPARATOR = "||"
 """Separates the actions of one response."""
@@ -34,7 +35,7 @@ class Programs(NamedTuple):
     max_actions: int
     per_response: int
     reset: Callable[[jax.Array], Any]
-    step: Callable[[jax.Array, Any, jax.Array], tuple[Any, jax.Array, jax.Array, jax.Array, jax.Array]]
+    step: Callable[[jax.Array, Any, Any], tuple[Any, jax.Array, jax.Array, jax.Array, jax.Array]]
 
 
 @functools.cache
@@ -89,14 +90,13 @@ class Compiled(ServiceEnvironment):
 
     def step(self, action: str) -> StepResult:
         """Plays the named actions."""
-        named = [name.strip() for name in action.split(SEPARATOR)][: self._programs.per_response]
-        known = [self._names[name.lower()] for name in named if name.lower() in self._names]
+        known, complaint = self._read(action)
         reward, done, terminated, success = 0.0, False, False, False
         self.executed = []
-        for number in known:
+        for number, given in known:
             self.executed.append(number)
             key = jax.random.fold_in(noise_key(self._key), self._steps)
-            self._state, earned, *ends = self._programs.step(key, self._state, jnp.int32(number))
+            self._state, earned, *ends = self._programs.step(key, self._state, given)
             self._steps += 1
             reward += float(earned)
             over, terminated, success = map(bool, ends)
@@ -104,16 +104,26 @@ class Compiled(ServiceEnvironment):
             if done:
                 break
         self._score += reward
+        info = {"success": success, "truncated": done and not terminated}
+        return StepResult(complaint + self._text(), reward, self._score, done, info)
+
+    def _read(self, action: str) -> tuple[list[tuple[int, Any]], str]:
+        """The ids of the actions in a response and what the environment is given for each; and a complaint, if any."""
+        named = [name.strip() for name in action.split(SEPARATOR)][: self._programs.per_response]
+        known = [self._names[name.lower()] for name in named if name.lower() in self._names]
         env = self._programs.env
         names = f"Actions are {', '.join(env.actions)}." if env.lists_actions else "There is no such action."
-        info = {"success": success, "truncated": done and not terminated}
-        complaint = "" if len(known) == len(named) else f"{names}\n"
-        return StepResult(complaint + self._text(), reward, self._score, done, info)
+        return [(number, jnp.int32(number)) for number in known], "" if len(known) == len(named) else f"{names}\n"
 
     @property
     def names(self) -> Sequence[str]:
         """The names of the actions, by their ids."""
         return self._programs.env.actions
+
+    @property
+    def state(self) -> Any:
+        """The present state."""
+        return self._state
 
     def situation(self, of: Situation) -> int:
         """The situation of the present state."""
@@ -174,6 +184,10 @@ def compiled_service(tag: str) -> Service:
     """The service of an environment of `envs_jax`; `ValueError` if there is none."""
     env, params, max_actions, per_response = programs(tag)[:4]
     spec = registry.spec(tag)
+    if isinstance(env, TokenEnvironment):
+        from agentrl_jax.services.environments.compiled_commands import commands_service
+
+        return commands_service(tag)
 
     def oracle(item: int) -> ScriptedPolicy:
         level = np.asarray(env.sample_level(jax.random.key(item), params))[None]

@@ -11,6 +11,7 @@ from refusing import refusal
 
 from agentrl_jax import api
 from agentrl_jax.config import PromptConfig
+from agentrl_jax.environments.kinds import kind_of
 from agentrl_jax.evaluate.selectors import best_of_selector, last_values, mean_logprob
 from agentrl_jax.evaluate.statistics import best_of, majority_of
 from agentrl_jax.models import actor_critic
@@ -98,6 +99,7 @@ def test_answers_of_a_search_are_compared_as_words():
         tokens[index // 2, index % 2, : len(row)] = row
     length = np.array([*map(len, rows)]).reshape(3, 2)
     trajectory = SimpleNamespace(num_turns=np.array([2, 1, 1]), response=SimpleNamespace(tokens=tokens, length=length))
-    config = SimpleNamespace(prompt=PromptConfig(style="chat"), tasks=[SimpleNamespace(env="searchqa")])
+    served = kind_of("searchqa", "http://127.0.0.1:1")
+    config = SimpleNamespace(prompt=PromptConfig(style="chat"), tasks=[SimpleNamespace(env="searchqa")], kinds=[served])
     majority = best_of_selector("majority", SimpleNamespace(tokenizer=tokenizer), config)
     assert majority.judge(trajectory) == ["eiffeltower", "", ""]
