@@ -87,8 +87,8 @@ def build_index(texts: Sequence[str]) -> Bm25Index:
     found = np.array([len(lists[name]) for name in names])
     flat = np.array([posting for name in names for posting in lists[name]])
     scores = _scores(flat[:, 1], np.repeat(found, found), sizes[flat[:, 0]], sizes)
-    most = max(len(texts) // 32, 1)
-    rare = found <= most
+    rare = found <= max(len(texts) // 32, 1)
+    most = int(found[rare].max(initial=1))
     rows = np.where(rare, 0, np.cumsum(~rare))
     frequent = np.zeros((rows.max() + 1, len(texts)), np.float32)
     frequent[np.repeat(rows, found), flat[:, 0]] = scores
@@ -126,17 +126,19 @@ def search(index: Bm25Index, words: Words, k: int) -> FoundOnDevice:
     A query without a word of the corpus finds nothing; k beyond the corpus returns all of it.
     """
     number, known = lookup(index, words)
+    # In their order, and without those that no passage has, which would cost as much.
+    number = number[jnp.argsort(~known, stable=True)]
 
     def add(place, scores):
-        word = jnp.where(known[place], number[place], 0)
+        word = number[place]
         first = index.first[word]
         passage = lax.dynamic_slice_in_dim(index.passage, first, index.most)
         score = lax.dynamic_slice_in_dim(index.score, first, index.most)
-        has = known[place] & (jnp.arange(index.most) < index.postings[word])
-        scores += index.frequent[jnp.where(known[place], index.row[word], 0)]
+        has = jnp.arange(index.most) < index.postings[word]
+        scores += index.frequent[index.row[word]]
         return scores.at[jnp.where(has, passage, len(scores))].add(score, mode="drop")
 
-    scores = lax.fori_loop(0, words.number, add, jnp.zeros(index.frequent.shape[1], jnp.float32))
+    scores = lax.fori_loop(0, known.sum(), add, jnp.zeros(index.frequent.shape[1], jnp.float32))
     return exact_top_k(scores, known.any(), k)
 
 

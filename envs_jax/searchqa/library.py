@@ -16,7 +16,6 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int32, UInt32
 
-from envs_jax.errors import BadValue
 from envs_jax.retrieval import compiled_bm25
 from envs_jax.retrieval.characters import read
 from envs_jax.retrieval.corpus import Corpus, read_corpus
@@ -123,8 +122,6 @@ def _corpus(path: str, stamp: tuple[int, ...]) -> tuple[Corpus, compiled_bm25.Bm
 
 def _stamp(path: str) -> tuple[int, ...]:
     """What changes with the content of a file."""
-    if not path:
-        raise BadValue("corpus is ''; expected a file .jsonl with a passage a line", "corpus", path)
     try:
         stat = Path(path).stat()
     except OSError:
