@@ -22,12 +22,12 @@ import jax
 import numpy as np
 
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.retrieval import compiled_static, packaged
 from agentrl_jax.retrieval.registry import RETRIEVERS, make_retriever
 from agentrl_jax.retrieval.wiki import Wiki, read_wiki
-from envs_jax.retrieval import compiled_bm25
+from envs_jax.retrieval import compiled_bm25, compiled_static
 from envs_jax.retrieval.characters import read, words_in
 from envs_jax.retrieval.top_k import FoundOnDevice
+from envs_jax.retrieval.wordllama import load_wordllama
 
 KS = (1, 3, 5)
 Search = Callable[[Sequence[str], Sequence[int]], np.ndarray]
@@ -68,7 +68,7 @@ def _bm25(texts: Sequence[str]) -> Search:
 
 
 def _static(texts: Sequence[str]) -> Search:
-    encoder = compiled_static.wordllama_encoder(packaged.load_wordllama())
+    encoder = compiled_static.wordllama_encoder(load_wordllama())
     return compiled(
         lambda index, data, total: compiled_static.search(index, data, total, max(KS)),
         compiled_static.build_index(encoder, texts),

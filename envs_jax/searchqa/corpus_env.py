@@ -12,13 +12,13 @@ from jaxtyping import Array, Bool, Float32, Int32, Key, UInt32
 
 from envs_jax.environment import NO_PIECE, EnvParams, EnvState, hash_integers
 from envs_jax.gymnax_base import spaces
-from envs_jax.retrieval import compiled_bm25
+from envs_jax.retrieval import compiled_bm25, compiled_static
 from envs_jax.retrieval.characters import read, words_in
 from envs_jax.retrieval.corpus import Corpus
 from envs_jax.searchqa.dialects import Dialect, control_texts, escaped
 from envs_jax.searchqa.exact_match import normalized
 from envs_jax.searchqa.judging import is_right
-from envs_jax.searchqa.library import Golds
+from envs_jax.searchqa.library import Golds, Index
 from envs_jax.searchqa.question_files import Question
 from envs_jax.token_environment import Command, TokenEnvironment
 
@@ -42,7 +42,7 @@ class CorpusState(EnvState):
 class CorpusParams(EnvParams):
     """The index of the corpus, what is known of the questions, and how long passages are."""
 
-    index: compiled_bm25.Bm25Index
+    index: Index
     golds: Golds
     characters: Int32[Array, " N"]
     """Of each passage as it is shown."""
@@ -53,10 +53,10 @@ class CorpusQA(TokenEnvironment):
 
     * Level: a question, uniform. Questions of one text count as the same, so that evaluation is on questions that no
       run has trained on.
-    * Commands: a search shows up to K passages, best first (BM25 as the package bm25s has it); an answer ends the
-      episode, unless it is wrong and the dialect lets the agent correct it. A response without a command counts as an
-      action, and is told how to write one. Of an argument the first `argument_bytes` are searched for; a longer answer
-      is wrong.
+    * Commands: a search shows up to K passages, best first, by the retriever of the index (`library.RETRIEVERS`); an
+      answer ends the episode, unless it is wrong and the dialect lets the agent correct it. A response without a
+      command counts as an action, and is told how to write one. Of an argument the first `argument_bytes` are searched
+      for; a longer answer is wrong.
     * Reward: f32[], 1 for a right answer by the rule of the dialect (`judging`), else 0.
     * Termination: an answer as above. Truncation: `max_steps_in_episode` actions.
     * Observation: i32[P]. Each passage is one piece, and so is each question; control texts in them are written with a
@@ -83,7 +83,7 @@ class CorpusQA(TokenEnvironment):
         self.piece_limits = (1,) * len(self.pieces)
         self._questions = len(questions)
 
-    def params_of(self, index: compiled_bm25.Bm25Index, golds: Golds) -> CorpusParams:
+    def params_of(self, index: Index, golds: Golds) -> CorpusParams:
         """The parameters with the arrays of the corpus and the questions."""
         first, end = self._first
         sizes = [min(len(piece), self.dialect.characters or len(piece)) for piece in self.pieces[first:end]]
@@ -111,7 +111,11 @@ class CorpusQA(TokenEnvironment):
         active, golds = ~self.is_done(state, params), params.golds
         searches, answers = active & (command.action == SEARCH), active & (command.action == ANSWER)
         argument = read(command.text, command.length)
-        found = self._shown(compiled_bm25.search(params.index, words_in(argument), self.results).ids, params)
+        if isinstance(params.index, compiled_static.StaticIndex):
+            best = compiled_static.search(params.index, command.text.astype(jnp.int32), command.length, self.results)
+        else:
+            best = compiled_bm25.search(params.index, words_in(argument), self.results)
+        found = self._shown(best.ids, params)
         rule = self.dialect.reward, self.dialect.threshold
         right = answers & is_right(*rule, *normalized(argument), *golds.of(state.question))
         right &= command.length <= self.argument_bytes

@@ -6,7 +6,7 @@ characters of one, `E` passages of evidence, `L` bytes of an argument.
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,22 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int32, UInt32
 
-from envs_jax.retrieval import compiled_bm25
+from envs_jax.retrieval import compiled_bm25, compiled_static
 from envs_jax.retrieval.characters import read
 from envs_jax.retrieval.corpus import Corpus, read_corpus
+from envs_jax.retrieval.wordllama import load_wordllama
 from envs_jax.searchqa.exact_match import normalized
 from envs_jax.searchqa.question_files import Question, read_questions
+
+Index = compiled_bm25.Bm25Index | compiled_static.StaticIndex
+
+
+def _static(texts: Sequence[str]) -> Index:
+    return compiled_static.build_index(compiled_static.wordllama_encoder(load_wordllama()), texts)
+
+
+RETRIEVERS: dict[str, Callable[[Sequence[str]], Index]] = {"bm25": compiled_bm25.build_index, "static": _static}
+"""What searches, by name: makes the index of texts. `static` needs the package wordllama."""
 
 _AT_ONCE = 256
 KEPT = 4
@@ -101,9 +112,13 @@ def make_golds(questions: Sequence[Question], size: int) -> Golds:
     )
 
 
-def open_corpus(path: str) -> tuple[Corpus, compiled_bm25.Bm25Index]:
-    """The passages of a file and their index; raises as `read_corpus` and `compiled_bm25.build_index`."""
-    return _corpus(path, _stamp(path))
+def open_corpus(path: str, retriever: str) -> tuple[Corpus, Index]:
+    """The passages of a file and their index for one of `RETRIEVERS`.
+
+    Raises:
+        BadValue: as `read_corpus`; or the retriever cannot search these passages, or its package is missing.
+    """
+    return _corpus(path, _stamp(path), retriever)
 
 
 def open_questions(path: str, corpus: Corpus, size: int) -> tuple[list[Question], Golds]:
@@ -115,9 +130,9 @@ def open_questions(path: str, corpus: Corpus, size: int) -> tuple[list[Question]
 
 
 @functools.lru_cache(KEPT)
-def _corpus(path: str, stamp: tuple[int, ...]) -> tuple[Corpus, compiled_bm25.Bm25Index]:
+def _corpus(path: str, stamp: tuple[int, ...], retriever: str) -> tuple[Corpus, Index]:
     corpus = read_corpus(path)
-    return corpus, compiled_bm25.build_index(corpus.texts)
+    return corpus, RETRIEVERS[retriever](corpus.texts)
 
 
 def _stamp(path: str) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ import numpy as np
 import plain_bm25
 import pytest
 
-from agentrl_jax.errors import BadValue
-from agentrl_jax.retrieval import compiled_static, longest_match, packaged
+from envs_jax.errors import BadValue
+from envs_jax.retrieval import compiled_static, longest_match
+from envs_jax.retrieval.wordllama import load_wordllama
 
 VOCABULARY = {bytes([i]): i for i in range(256)} | {b" a": 256, b"abcd": 257, b"ab": 258, b" abc": 259, b"cd": 260}
 NAMES = {token: name for name, token in VOCABULARY.items()}
@@ -70,7 +71,7 @@ def test_scores_are_cosines_of_mean_embeddings(dtype, atol):
 def test_the_encoder_of_the_package():
     """Where both cut a text alike, the vectors are equal."""
     pytest.importorskip("wordllama")
-    model = packaged.load_wordllama()
+    model = load_wordllama()
     static = compiled_static.wordllama_encoder(model)
     texts = ["the capital of France", "日本 x", "a\x01b"]
     ids = [each.ids[: sum(each.attention_mask)] for each in model.tokenize(texts)]

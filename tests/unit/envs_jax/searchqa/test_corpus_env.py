@@ -126,6 +126,14 @@ def test_long_passages_are_left_out_or_cut_in_ragen(tmp_path):
     assert len(longest.split("Doc 1")[1].removesuffix(played.env.pieces[1])) == 4000
 
 
+def test_static_embeddings_search_by_meaning(tmp_path):
+    pytest.importorskip("wordllama")
+    played = Played(tmp_path, retriever="static", results=1)
+    _, by_meaning, empty = played.play(0, (0, "a town at the water"), (0, ""))
+    assert 'Doc 1(Title: "Dublin")' in by_meaning[0]
+    assert "Doc" not in empty[0]
+
+
 def test_a_rule_can_be_chosen(tmp_path):
     contained = Played(tmp_path, reward="sub_em")
     assert contained.play(0, (1, "I think that Jane Austen did"))[1][1] == 1
@@ -194,6 +202,8 @@ def test_the_contract_is_kept(tmp_path):
         ({"corpus": ""}, "questions"),
         ({"dialect": "verl"}, "dialect"),
         ({"reward": "bleu"}, "reward"),
+        ({"retriever": "minilm"}, "retriever"),
+        ({"corpus": "", "questions": "", "retriever": "bm25"}, "retriever"),
         ({"threshold": 0.5}, "threshold"),
         ({"reward": "f1", "threshold": 0}, "threshold"),
         ({"results": 0}, "results"),

@@ -17,7 +17,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Float32, Int
 
-from agentrl_jax.retrieval.longest_match import Trie, build_trie, longest_match
+from envs_jax.retrieval.longest_match import Trie, build_trie, longest_match
 from envs_jax.retrieval.top_k import FoundOnDevice, exact_top_k
 
 _SPACE = 0x20
@@ -40,7 +40,7 @@ class StaticIndex(struct.PyTreeNode):
 
 
 def wordllama_encoder(model: Any) -> Encoder:
-    """The encoder of what `packaged.load_wordllama` returns; its special tokens are in no text."""
+    """The encoder of what `wordllama.load_wordllama` returns; its special tokens are in no text."""
     vocabulary = dict[bytes, int]()
     for name, token in model.tokenizer.get_vocab(with_added_tokens=True).items():
         if name in ("<unk>", "<s>", "</s>"):
