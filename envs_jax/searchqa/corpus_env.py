@@ -81,6 +81,8 @@ class CorpusQA(TokenEnvironment):
         self.pieces = (*fixed, *(escaped(text, controls) for text in texts))
         self.pieces += tuple(escaped(question.text, controls) for question in questions)
         self.piece_limits = (1,) * len(self.pieces)
+        first, end = self._first
+        self.piece_groups = ((first, end, self.results), (end, len(self.pieces), 1))
         self._questions = len(questions)
 
     def params_of(self, index: Index, golds: Golds) -> CorpusParams:

@@ -10,9 +10,9 @@ import string
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int, Int32, UInt8, UInt32
+from jaxtyping import Array, Bool, Int, Int32, UInt32
 
-from envs_jax.retrieval.characters import Characters, read
+from envs_jax.retrieval.characters import Characters
 from envs_jax.retrieval.unicode_table import SECOND
 
 ARTICLES = ("a", "an", "the")
@@ -43,13 +43,6 @@ def normalized(answer: Characters) -> tuple[UInt32[Array, " L"], Int32[Array, ""
     place = jnp.where(kept, jnp.cumsum(kept) - 1, size)
     text = jnp.where(space, jnp.uint32(_SPACE), text)
     return jnp.zeros(size, jnp.uint32).at[place].set(text, mode="drop"), jnp.sum(kept, dtype=jnp.int32)
-
-
-def exact_match(
-    answer: UInt8[Array, " L"], length: Int32[Array, ""], gold: Int[Array, " G"], gold_length: Int32[Array, ""]
-) -> Bool[Array, ""]:
-    """Whether an answer is the right one, given as characters in normal form. One of more than L bytes never is."""
-    return equals(*normalized(read(answer, length)), gold, gold_length) & (length <= answer.shape[0])
 
 
 def equals(

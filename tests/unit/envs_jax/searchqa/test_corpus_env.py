@@ -186,7 +186,7 @@ def test_the_contract_is_kept(tmp_path):
 
     env, params = made(tmp_path, dialect="agentgym")
     scripts = {"seek": search, "say": answer, "nothing": lambda env, state, params: env.null_action}
-    check_env(ScriptedCommands(env, scripts), params, key=KEY, num_steps=6)
+    check_env(ScriptedCommands(env, scripts), params, key=KEY, num_steps=3)
     again = made(tmp_path, dialect="agentgym")[0]
     assert env == again
     assert hash(env) == hash(again)
