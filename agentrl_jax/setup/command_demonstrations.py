@@ -27,7 +27,7 @@ from agentrl_jax.text.grammar import ParsedResponse
 from agentrl_jax.text.pieces import encode_pieces
 from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax import registry
-from envs_jax.scripted_commands import Choice, command_of, written
+from envs_jax.scripted_commands import command_of, written
 from envs_jax.splits import Split
 from envs_jax.token_environment import Command
 
@@ -38,14 +38,14 @@ AT_ONCE = 256
 """Episodes that one program plays, because the state of each may be a whole corpus."""
 
 
-def policy_of(task: Task, plans: str) -> Choice:
-    """The scripted policy of a task of commands that `imitation.plans` names; ValueError if it has none."""
+def policy_of(task: Task, plans: str) -> int:
+    """The number of the scripted policy of a task of commands that `imitation.plans` names; ValueError without one."""
     policies = registry.spec(task.name).policies
     name = NAMED.get(plans, plans)
     if name not in policies:
         known = ", ".join(("optimal", *(other for other in policies if other not in NAMED.values())))
         raise BadValue.of("imitation.plans", plans, f"expected one of {known} for {task.name}")
-    return policies[name]
+    return list(policies).index(name)
 
 
 def command_demonstrations(
@@ -101,11 +101,13 @@ def _played(
     tokens = np.zeros((number, turns, prompt.max_response_tokens), np.int32)
     length, actions = np.zeros((number, turns), np.int32), np.full((number, turns, per_turn), -1, np.int32)
     for index in sorted(set(np.asarray(ids.task).tolist())):
-        task, choice = batched_env.tasks[index], policy_of(batched_env.tasks[index], plans)
-        write = functools.partial(_commands, task, choice, turns, batched_env.shared_noise)
-        program = jit_once(write, ("commands", task.env, choice, turns, batched_env.shared_noise))
+        task = batched_env.tasks[index]
+        write = functools.partial(_commands, task, turns, batched_env.shared_noise)
+        program = jit_once(write, ("commands", task.env, turns, batched_env.shared_noise))
         split = jnp.broadcast_to(settings.split, len(batched_env.tasks))[index]
-        commands = jax.device_get(program(key, ids, settings.env_params[index], split))
+        commands = jax.device_get(
+            program(key, ids, settings.env_params[index], split, jnp.int32(policy_of(task, plans)))
+        )
         for row, turn in np.argwhere(np.asarray(ids.task)[:, None] == np.full(turns, index)):
             command = jax.tree.map(lambda x, at=(row, turn): x[at], commands)
             response = response_tokens(task, prompt, command, tokenizer)
@@ -139,23 +141,23 @@ def response_tokens(task: Task, prompt: PromptConfig, command: Command, tokenize
 
 def _commands(
     task: Task,
-    choice: Choice,
     turns: int,
     shared_noise: bool,
     key: Key[Array, ""],
     ids: EpisodeIds,
     params: Any,
     split: Int[Array, ""],
+    policy: Int[Array, ""],
 ) -> Command:
     """The commands of a policy, leaves [E, T, ...], on the levels and with the noise of the episodes `ids`."""
-    env, scripts = task.env, registry.spec(task.name).scripts
+    env, spec = task.env, registry.spec(task.name)
 
     def episode(level_key: jax.Array, noise_key: jax.Array) -> Command:
         start, _ = start_state(env, level_key, jnp.int32(-1), jnp.bool_(True), params=params, split=split)
 
         def turn(state: Any, number: jax.Array) -> tuple[Any, Command]:
             action_key = rng.action_key(noise_key, number)
-            command = command_of(env, scripts, choice, action_key, state, params)
+            command = command_of(env, spec.scripts, spec.policies, policy, action_key, state, params)
             return env.step_env(action_key, state, command, params)[1], command
 
         return jax.lax.scan(turn, start, jnp.arange(turns))[1]
