@@ -6,28 +6,28 @@
 
 A question is "Which article is about: <description>?", with a description of Wikidata that has at least three words and
 belongs to one article. Recall@k is the share of questions whose article is among the first k, with a 95 % interval
-(Wilson). Compiled retrievers get the question in tokens of the small tokenizer that is shipped; `static-compiled` cuts
-text into the longest tokens instead of by Llama 2's merges. Milliseconds are per question, all in one batch, without
-compilation and with the tokenization of compiled ones. `minilm` takes half an hour on two cores to encode the articles.
+(Wilson). Compiled retrievers get the bytes of the question; `static-compiled` cuts text into the longest tokens instead
+of by Llama 2's merges. Milliseconds are per question, all in one batch, without compilation. `minilm` takes half an
+hour on two cores to encode the articles.
 """
 
 import argparse
-import functools
 import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import jax
 import numpy as np
 
 from agentrl_jax.evaluate.statistics import success_interval
-from agentrl_jax.retrieval import compiled_bm25, compiled_static, packaged, query
 from agentrl_jax.retrieval.registry import RETRIEVERS, make_retriever
 from agentrl_jax.retrieval.wiki import Wiki, read_wiki
-from agentrl_jax.text.tokenizer import load_small
+from envs_jax.retrieval import compiled_bm25, compiled_static
+from envs_jax.retrieval.characters import read, words_in
+from envs_jax.retrieval.top_k import FoundOnDevice
+from envs_jax.retrieval.wordllama import load_wordllama
 
 KS = (1, 3, 5)
 Search = Callable[[Sequence[str], Sequence[int]], np.ndarray]
@@ -47,33 +47,36 @@ def on_host(name: str, wiki: Wiki) -> Search:
     return lambda texts, right: retriever.search(texts, max(KS), gold=[[i] for i in right]).ids
 
 
-def compiled(module: ModuleType, index: Any) -> Search:
-    tokenizer = load_small()
+def compiled(one: Callable[[Any, jax.Array, jax.Array], FoundOnDevice], index: Any) -> Search:
+    program = jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
 
     def search(texts: Sequence[str], right: Sequence[int]) -> np.ndarray:
-        rows = [tokenizer.encode(text) for text in texts]
-        tokens = np.zeros((len(rows), max(map(len, rows))), np.int32)
-        for row, ids in zip(tokens, rows):
-            row[: len(ids)] = ids
-        table = query.make_query_table(tokenizer.token_bytes, max(len(text.encode()) for text in texts))
-        found = program(index, table, tokens, np.array([len(row) for row in rows]))
-        return np.asarray(found.ids)
+        rows = [text.encode() for text in texts]
+        data = np.zeros((len(rows), max(map(len, rows))), np.uint8)
+        for row, given in zip(data, rows):
+            row[: len(given)] = list(given)
+        return np.asarray(program(index, data, np.array([len(row) for row in rows])).ids)
 
-    one = functools.partial(module.search, k=max(KS))
-    program = jax.jit(jax.vmap(one, in_axes=(None, None, 0, 0)))
     return search
 
 
-def _static(texts: Sequence[str]) -> tuple[ModuleType, Any]:
-    encoder = compiled_static.wordllama_encoder(packaged.load_wordllama())
-    return compiled_static, compiled_static.build_index(encoder, texts)
+def _bm25(texts: Sequence[str]) -> Search:
+    def one(index: compiled_bm25.Bm25Index, data: jax.Array, total: jax.Array) -> FoundOnDevice:
+        return compiled_bm25.search(index, words_in(read(data, total)), max(KS))
+
+    return compiled(one, compiled_bm25.build_index(texts))
 
 
-COMPILED: dict[str, Callable[[Sequence[str]], tuple[ModuleType, Any]]] = {
-    "bm25-compiled": lambda texts: (compiled_bm25, compiled_bm25.build_index(texts)),
-    "static-compiled": _static,
-}
-"""Makes the module that searches and its index, from the texts of passages."""
+def _static(texts: Sequence[str]) -> Search:
+    encoder = compiled_static.wordllama_encoder(load_wordllama())
+    return compiled(
+        lambda index, data, total: compiled_static.search(index, data, total, max(KS)),
+        compiled_static.build_index(encoder, texts),
+    )
+
+
+COMPILED: dict[str, Callable[[Sequence[str]], Search]] = {"bm25-compiled": _bm25, "static-compiled": _static}
+"""Makes a search from the texts of passages."""
 
 
 def report(name: str, search: Search, texts: Sequence[str], right: Sequence[int]) -> np.ndarray:
@@ -103,7 +106,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(f"| retriever | {' | '.join(f'recall@{k}' for k in KS)} | ms |\n|{' --- |' * (len(KS) + 2)}")
     ids = {}
     for name in chosen.retrievers:
-        search = compiled(*COMPILED[name](wiki.corpus.texts)) if name in COMPILED else on_host(name, wiki)
+        search = COMPILED[name](wiki.corpus.texts) if name in COMPILED else on_host(name, wiki)
         ids[name] = report(name, search, texts, right)
     if {"bm25", "bm25-compiled"} <= ids.keys():
         differ = (ids["bm25"] != ids["bm25-compiled"]).any(axis=1).sum()

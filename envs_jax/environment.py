@@ -57,6 +57,8 @@ class TextEnvironment(environment.Environment):
         pieces: the finite set of text fragments that `describe` can return.
         piece_limits: most occurrences of each piece in one observation, used to bound the tokens of a prompt; empty
             if there is no limit but `P`.
+        piece_groups: (first, end, most) for pieces of which one observation has at most `most` together, those from
+            `first` to `end` - 1; for the same bound.
         instruction: the task in words, shown once before the first turn.
         legend: pairs (symbol, meaning), shown after the instruction; empty if there is no grid.
         test_levels: hashes u32[N, 2] of levels that are test levels whatever their hash says, see `envs_jax.splits`.
@@ -67,6 +69,7 @@ class TextEnvironment(environment.Environment):
     actions: tuple[str, ...] = ()
     pieces: tuple[str, ...] = ()
     piece_limits: tuple[int, ...] = ()
+    piece_groups: tuple[tuple[int, int, int], ...] = ()
     instruction: str = ""
     legend: tuple[tuple[str, str], ...] = ()
     test_levels: UInt32[np.ndarray, "N 2"] = np.zeros((0, 2), np.uint32)

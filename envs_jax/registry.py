@@ -179,7 +179,8 @@ class Registry:
                 f"{name} cannot be made with {given}: {error}; give values of another type", name, options
             ) from error
         fields = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
-        scalars = {field: value for field, value in fields.items() if jnp.ndim(value) == 0}
+        # A field may also be a tree of arrays, such as the index of a corpus.
+        scalars = {field: value for field, value in fields.items() if isinstance(value, jax.Array) and not value.ndim}
         for option, value in options.items():
             if option in accepted:
                 continue

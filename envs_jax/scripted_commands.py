@@ -54,6 +54,7 @@ class ScriptedCommands(TextEnvironment):
         self.env, self.scripts = env, dict(scripts)
         self.actions = tuple(scripts)
         self.pieces, self.piece_limits, self.legend = env.pieces, env.piece_limits, env.legend
+        self.piece_groups = env.piece_groups
         self.instruction, self.test_levels = env.instruction, env.test_levels
 
     @property

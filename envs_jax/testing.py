@@ -260,6 +260,9 @@ def _check_text(env: TextEnvironment, params: Any, walk: _Walk) -> None:
             len(env.piece_limits) == len(env.pieces) and (seen <= env.piece_limits).all(),
             f"piece_limits is {env.piece_limits}; expected a number for each piece, at least as seen: {seen.tolist()}",
         )
+    for first, end, most in env.piece_groups:
+        together = int(((rows >= first) & (rows < end)).sum(axis=1).max())
+        _require(together <= most, f"piece_groups allows {most} of pieces {first} to {end - 1}; seen are {together}")
     texts = ["".join(env.pieces[i] for i in row if i != NO_PIECE) for row in rows]
     named = env.lists_actions or any(name.lower() in text.lower() for text in texts for name in env.actions)
     _require(named, "lists_actions is False, but no observation names an action")

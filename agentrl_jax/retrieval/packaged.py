@@ -2,17 +2,16 @@
 
 import importlib
 import importlib.util
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
-from agentrl_jax.errors import BadValue, UserError
+from agentrl_jax.errors import BadValue, UserError, refusals
 from agentrl_jax.retrieval.corpus import Corpus
 from agentrl_jax.retrieval.retriever import Found, best
+from envs_jax.retrieval.wordllama import load_wordllama
 
 STOP_LIST = "en"
 """The stop words of bm25s that are left out."""
@@ -54,7 +53,8 @@ class WordLlama:
 
     def __init__(self, corpus: Corpus) -> None:
         """Raises UserError if the package or its files are missing."""
-        self._model = load_wordllama()
+        with refusals():
+            self._model = load_wordllama()
         self._passages = self._embedded(corpus.texts)
         self._passages[~np.isfinite(self._passages)] = 0  # a passage without a token
 
@@ -67,20 +67,6 @@ class WordLlama:
     def _embedded(self, texts: list[str]) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):  # an empty text is 0 / 0
             return self._model.embed(texts, norm=True)
-
-
-def load_wordllama() -> Any:
-    """The embeddings of 256 numbers in the installed package; nothing is downloaded."""
-    folder = package_folder("wordllama")
-    root = logging.getLogger()
-    before = root.level, root.handlers[:]
-    module = package("wordllama")
-    root.setLevel(before[0])  # the package turns on INFO for the whole process
-    root.handlers[:] = before[1]
-    try:
-        return module.WordLlama.load(cache_dir=folder, disable_download=True)
-    except FileNotFoundError as error:
-        raise UserError.at(folder, f"{error}; {_ADVICE}") from error
 
 
 _ADVICE = "install the extra `search`: pip install 'agentrl_jax[search]'"

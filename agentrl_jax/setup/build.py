@@ -51,6 +51,7 @@ def make_task(
         actions=env.actions,
         pieces=env.pieces,
         piece_limits=env.piece_limits,
+        piece_groups=env.piece_groups,
         observation_pieces=observed.shape[0],
         think=prompt.think,
         forced=prompt.forced_tag,

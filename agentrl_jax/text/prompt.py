@@ -91,6 +91,7 @@ def compile_prompt(
     response_words: int,
     tokenizer: Tokenizer,
     piece_limits: tuple[int, ...] = (),
+    piece_groups: tuple[tuple[int, int, int], ...] = (),
     encoder: str = "pieces",
     plain: str | None = None,
     lists_actions: bool = True,
@@ -101,12 +102,13 @@ def compile_prompt(
 
     `legend` has pairs (symbol, meaning). `pieces` are the environment's; None if its observations are token ids, as for
     host environments. An observation has `P` = `observation_pieces` ids, with piece i at most `piece_limits[i]` times
-    (empty: no limit). `think` asks for a think block and sets `enable_thinking` in chat templates that read it. With
-    `forced`, messages end with the opening tag of the response. For free-text responses, `plain` is the opening that is
-    inserted before them; None for responses in tags. `response_words` is the limit that the prompt names. With
-    `lists_actions`, the style may list the action names; responses use them in any case. `feedback`, if given, is the
-    text before the first observation of a retry. With `commands`, the response is one of them, as they are
-    listed (`grammar.CommandGrammar.listed`); then no tag is inserted before it but that of a thought.
+    (empty: no limit), and as `TextEnvironment.piece_groups` says. `think` asks for a think block and sets
+    `enable_thinking` in chat templates that read it. With `forced`, messages end with the opening tag of the response.
+    For free-text responses, `plain` is the opening that is inserted before them; None for responses in tags.
+    `response_words` is the limit that the prompt names. With `lists_actions`, the style may list the action names;
+    responses use them in any case. `feedback`, if given, is the text before the first observation of a retry. With
+    `commands`, the response is one of them, as they are listed (`grammar.CommandGrammar.listed`); then no tag is
+    inserted before it but that of a thought.
 
     Raises:
         ValueError: the tokenizer has no special tokens for a chat or changes a piece; its chat template cannot be
@@ -156,7 +158,7 @@ def compile_prompt(
         digit = int(lengths[num_observed:action_ids].max())
         value_lengths = {
             "text": 0,
-            "observation": _longest(lengths[:num_observed], limits, observation_pieces),
+            "observation": _longest(lengths[:num_observed], limits, piece_groups, observation_pieces),
             "turn": digit * turn_digits,
             "actions_left": digit * action_digits,
             "reward": digit * (2 + REWARD_DIGITS + REWARD_DECIMALS),
@@ -312,9 +314,18 @@ def _canonical_prefix(
     return list(found.pop())
 
 
-def _longest(lengths: np.ndarray, limits: Sequence[int], size: int) -> int:
-    """Returns the maximum total length of `size` pieces, if piece i may occur `limits[i]` times."""
+def _longest(lengths: np.ndarray, limits: Sequence[int], groups: Sequence[tuple[int, int, int]], size: int) -> int:
+    """Returns the maximum total length of `size` pieces, if piece i may occur `limits[i]` times, those from `first` to
+    `end` - 1 of a group (first, end, most) `most` times together."""
+    numbers = np.array(limits)
+    for first, end, most in groups:
+        numbers[first:end] = _of_the_longest(lengths[first:end], numbers[first:end], most)
+    return int(np.sum(_of_the_longest(lengths, numbers, size) * lengths))
+
+
+def _of_the_longest(lengths: np.ndarray, limits: np.ndarray, size: int) -> np.ndarray:
+    """Returns how often each piece is taken, if `size` pieces are, the longest first."""
     order = np.argsort(-lengths)
-    limit = np.asarray(limits)[order]
-    taken = np.clip(size - (np.cumsum(limit) - limit), 0, limit)
-    return int(np.sum(taken * lengths[order]))
+    limit, taken = limits[order], np.zeros_like(limits)
+    taken[order] = np.clip(size - (np.cumsum(limit) - limit), 0, limit)
+    return taken

@@ -14,18 +14,25 @@ from jaxtyping import Array, Bool, Float32, Int32, Key, UInt32
 from envs_jax.environment import NO_PIECE, EnvParams, EnvState, hash_integers
 from envs_jax.errors import BadValue
 from envs_jax.gymnax_base import spaces
+from envs_jax.retrieval import traced_bm25
+from envs_jax.retrieval.characters import Words, read, words_in
 from envs_jax.searchqa import text
-from envs_jax.searchqa.exact_match import exact_match
+from envs_jax.searchqa.exact_match import equals, normalized
 from envs_jax.searchqa.questions import QUESTION, SHARES, Question, ask, question_pieces
-from envs_jax.searchqa.search import bm25, words_of
 from envs_jax.searchqa.world import FEWEST, MOST, World, content_hash, make_world, passage
 from envs_jax.token_environment import Command, TokenEnvironment
 
 SEARCH, ANSWER = 0, 1
-Search = Callable[[World, UInt32[Array, " Q"], int], Int32[Array, " K"]]
-"""The passages that are found, from the world, the words of the query (`search.words_of`) and K; -1 for none."""
+Search = Callable[[World, Words, int], Int32[Array, " K"]]
+"""The passages that are found, from the world, the words of the query and K; -1 for none."""
 
 _ASKED, _FOUND, _REFUSED = range(3)
+
+
+def bm25(world: World, query: Words, results: int) -> Int32[Array, " K"]:
+    """The passages with the highest scores of BM25; those without a word of the query are not found."""
+    found = traced_bm25.search(world.words, query, results)
+    return jnp.where(found.scores > 0, found.ids, -1)
 
 
 @struct.dataclass
@@ -125,8 +132,10 @@ class SearchQA(TokenEnvironment):
         """Searches or answers; a state that is done does not change."""
         active, question = ~self.is_done(state, params), state.question
         searches, answers = active & (command.action == SEARCH), active & (command.action == ANSWER)
-        found = self.search(self.world(state.seed), words_of(command.text), self.results)
-        right = answers & exact_match(command.text, command.length, question.gold, question.gold_length)
+        argument = read(command.text, command.length)
+        found = self.search(self.world(state.seed), words_in(argument), self.results)
+        right = equals(*normalized(argument), question.gold, question.gold_length)
+        right &= answers & (command.length <= self.argument_bytes)
         shown = jnp.where(searches, _FOUND, jnp.where(answers, state.shown, _REFUSED))
         of_evidence = self._in(question.evidence, found)
         after = state.replace(

@@ -1,86 +1,68 @@
-"""Exact match of answers as SQuAD's evaluation defines it (Rajpurkar et al. 2016), on bytes in the compiled program.
+"""Exact match of answers as SQuAD's evaluation defines it (Rajpurkar et al. 2016), in the compiled program.
 
-In lower case, without punctuation and without the words a, an and the, with single spaces, both texts are equal. The
-text of a sampled answer can be anything, the right one is ASCII. So a character outside of ASCII makes them differ,
-unless it is white space, or the Kelvin sign, which is a k in lower case.
+In lower case, without ASCII punctuation and without the words a, an and the, with single spaces, both texts are equal.
+Bytes that are not UTF-8 count as U+FFFD.
 
-Shapes: `L` bytes of an answer.
+Shapes: `L` bytes of an answer, `G` characters of a right one.
 """
 
 import string
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int32, UInt8
+from jaxtyping import Array, Bool, Int, Int32, UInt32
 
-from envs_jax.searchqa.search import is_word
+from envs_jax.retrieval.characters import Characters
+from envs_jax.retrieval.unicode_table import SECOND
 
-_SPACE, _OTHER = ord(" "), 0xFF
-_PUNCTUATION = np.array([chr(byte) in string.punctuation for byte in range(256)])
-_SPACES = [chr(code) for code in range(0x3001) if chr(code).isspace()]
-_ASCII = np.array(
-    [_OTHER if byte > 127 else _SPACE if chr(byte) in _SPACES else ord(chr(byte).lower()) for byte in range(256)],
-    np.uint8,
-)
-"""What is read for a byte."""
-_REPLACED = {character.encode(): _SPACE for character in _SPACES if not character.isascii()} | {
-    "\N{KELVIN SIGN}".encode(): ord("k")
-}
-"""What is read for a character of several bytes."""
-
-ARTICLES = (b"a", b"an", b"the")
+ARTICLES = ("a", "an", "the")
+_SPACE = ord(" ")
+_PUNCTUATION = np.array([chr(code) in string.punctuation for code in range(128)])
+_WORD, _IS_SPACE, _CODE = np.uint32(1 << 21), np.uint32(1 << 22), np.uint32((1 << 21) - 1)
 
 
-def normalized(answer: UInt8[Array, " L"], length: Int32[Array, ""]) -> tuple[UInt8[Array, " L"], Int32[Array, ""]]:
-    """The first `length` bytes of an answer in SQuAD's normal form, padded with 0, and how many bytes it has.
-
-    A character outside of ASCII that stays is one or more bytes 0xFF.
-    """
-    size = answer.shape[0]
-    inside = jnp.arange(size) < length
-    read, kept = jnp.asarray(_ASCII)[answer], inside
-    ahead = [jnp.pad(jnp.where(inside, answer, 0), (0, shift))[shift:] for shift in range(3)]
-    for spelled, byte in _REPLACED.items():
-        here = jnp.all(jnp.stack([row == part for row, part in zip(ahead, spelled)]), axis=0) & inside
-        read = jnp.where(here, jnp.uint8(byte), read)
-        for shift in range(1, len(spelled)):
-            kept &= ~jnp.pad(here, (shift, 0))[:size]
-    text, length = _packed(read, kept & ~jnp.asarray(_PUNCTUATION)[read])
-    text = _without_articles(text)
+def normalized(answer: Characters) -> tuple[UInt32[Array, " L"], Int32[Array, ""]]:
+    """The characters of an answer in SQuAD's normal form, padded with 0, and their number."""
+    size = answer.lower.shape[0]
     index = jnp.arange(size)
-    solid = (text != _SPACE) & (index < length)
+    punctuation = (answer.lower < 128) & jnp.asarray(_PUNCTUATION)[jnp.minimum(answer.lower, 127)]
+    kept = (index < answer.number) & ~punctuation
+    # A character with two in lower case has two bytes, so that all have room; its second is written first, everywhere.
+    ends = jnp.cumsum(kept * (1 + answer.doubled))
+    place = jnp.where(kept, ends - 1 - answer.doubled, size)
+    coded = answer.lower | jnp.where(answer.word, _WORD, 0) | jnp.where(answer.space, _IS_SPACE, 0)
+    coded = jnp.full(size, SECOND, jnp.uint32).at[place].set(coded.astype(jnp.uint32), mode="drop")
+    inside = index < ends[-1]
+    text, word = coded & _CODE, (coded & _WORD).astype(bool) & inside
+    space = ((coded & _IS_SPACE) > 0) | _articles(text, word)
+    solid = inside & ~space
     # A space stays directly after a word, unless nothing follows.
     last = jnp.max(jnp.where(solid, index, -1))
-    single = (text == _SPACE) & jnp.pad(solid, (1, 0))[:-1] & (index < last)
-    return _packed(text, solid | single)
+    single = space & jnp.pad(solid, (1, 0))[:-1] & (index < last)
+    kept = solid | single
+    place = jnp.where(kept, jnp.cumsum(kept) - 1, size)
+    text = jnp.where(space, jnp.uint32(_SPACE), text)
+    return jnp.zeros(size, jnp.uint32).at[place].set(text, mode="drop"), jnp.sum(kept, dtype=jnp.int32)
 
 
-def exact_match(
-    answer: UInt8[Array, " L"], length: Int32[Array, ""], gold: UInt8[Array, " G"], gold_length: Int32[Array, ""]
+def equals(
+    found: UInt32[Array, " L"], size: Int32[Array, ""], gold: Int[Array, " G"], gold_length: Int32[Array, ""]
 ) -> Bool[Array, ""]:
-    """Whether an answer is the right one, which is given in normal form. One of more than L bytes never is."""
-    found, size = normalized(answer, length)
+    """Whether two texts in normal form are equal, of which the second may be longer than L."""
     wide = jnp.pad(found, (0, max(gold.shape[0] - found.shape[0], 0)))[: gold.shape[0]]
     same = jnp.all((wide == gold) | (jnp.arange(gold.shape[0]) >= gold_length))
-    return same & (size == gold_length) & (length <= answer.shape[0])
+    return same & (size == gold_length)
 
 
-def _packed(text: UInt8[Array, " L"], kept: Bool[Array, " L"]) -> tuple[UInt8[Array, " L"], Int32[Array, ""]]:
-    place = jnp.where(kept, jnp.cumsum(kept) - 1, text.shape[0])
-    return jnp.zeros_like(text).at[place].set(text, mode="drop"), jnp.sum(kept, dtype=jnp.int32)
-
-
-def _without_articles(text: UInt8[Array, " L"]) -> UInt8[Array, " L"]:
-    """Writes a space for each article; the bytes after the text are 0, which ends a word."""
+def _articles(text: UInt32[Array, " L"], word: Bool[Array, " L"]) -> Bool[Array, " L"]:
+    """Where articles are, which are whole words."""
     size = text.shape[0]
-    # A character outside of ASCII may belong to a word; such an answer is wrong anyway.
-    part = is_word(text)
-    begins = part & ~jnp.pad(part, (1, 0))[:-1]
+    begins = word & ~jnp.pad(word, (1, 0))[:-1]
     gone = jnp.zeros(size, bool)
     for article in ARTICLES:
-        ahead = [jnp.pad(text, (0, shift))[shift:] for shift in range(len(article))]
-        ends = ~jnp.pad(part, (0, len(article)))[len(article) :]
-        here = begins & ends & jnp.all(jnp.stack([row == byte for row, byte in zip(ahead, article)]), axis=0)
+        here = begins & ~jnp.pad(word, (0, len(article)))[len(article) :]
+        for shift, letter in enumerate(article):
+            here &= jnp.pad(text, (0, shift))[shift:] == ord(letter)
         for shift in range(len(article)):
             gone |= jnp.pad(here, (shift, 0))[:size]
-    return jnp.where(gone, jnp.uint8(_SPACE), text)
+    return gone

@@ -8,8 +8,8 @@ from envs_jax.searchqa import policies
 SPECS = {
     "searchqa": Spec(
         searchqa.make_searchqa,
-        "questions about invented worlds of 300 entities, answered by searching their passages",
-        "the answer matches exactly, as SQuAD normalizes it",
+        "questions answered by searching: about invented worlds, or over a corpus of yours (options corpus, questions)",
+        "the answer matches exactly, as SQuAD normalizes it, or is right by the rule of its option reward",
         max_actions=4,
         solve=policies.solve,
         floors=Floors(

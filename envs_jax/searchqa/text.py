@@ -1,7 +1,6 @@
 """The pieces of text of the invented worlds: names of syllables, digits, and the phrases of passages and questions.
 
-Names have few syllables, each two bytes long, and most of them one token of the package's small tokenizer. Words are
-compared by a polynomial hash modulo 2**32, so that words of names and words of queries meet without a vocabulary.
+Names have few syllables, each two bytes long, and most of them one token of the package's small tokenizer.
 """
 
 import jax.numpy as jnp
@@ -58,10 +57,6 @@ _IDS = {piece: number for number, piece in enumerate(PIECES)}
 DIGIT = _IDS["0"]
 """Id of the first digit."""
 
-_FACTOR, _MODULUS = 0x01000193, 2**32
-HASH_POWERS = np.array([pow(_FACTOR, k, _MODULUS) for k in range(256)], np.uint32)
-"""Factor of the byte at each place of a word."""
-
 
 def piece(text: str) -> int:
     """The id of a piece; -1 for an empty text."""
@@ -80,8 +75,3 @@ def spell(pieces: Int32[Array, " n"], size: int) -> tuple[UInt8[Array, " {size}"
     used = spelled > 0
     place = jnp.where(used, jnp.cumsum(used) - 1, size)
     return jnp.zeros(size, jnp.uint8).at[place].set(spelled, mode="drop"), jnp.sum(used, dtype=jnp.int32)
-
-
-def word_hash(word: bytes) -> int:
-    """The hash of a word in lower case; never 0, which is no word."""
-    return sum((byte + 1) * int(HASH_POWERS[k]) for k, byte in enumerate(word)) % _MODULUS or 1

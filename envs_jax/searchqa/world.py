@@ -7,6 +7,7 @@ Shapes: `N` entities, `W` words of a passage in the index, `M` pieces of a passa
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int32, Key, UInt32
 
+from envs_jax.retrieval.words import character_terms, word_hashes, words_of
 from envs_jax.searchqa import text
 from envs_jax.searchqa.text import COMPANY, FIRST, PERSON, SECOND, TOWN, YEAR
 
@@ -28,8 +30,7 @@ NAME = 5
 
 _WORLD = 0x5EA2C4
 _SYLLABLE_BITS = 4
-_CONTENT = ((b"born", b"works"), (b"founded", b"mayor"), (b"founded", b""))
-"""By kind, the words of a passage that are no names."""
+_PARTS = max(map(len, text.SENTENCES))
 
 
 @struct.dataclass
@@ -42,8 +43,8 @@ class World:
     links: Int32[Array, "N 2"]
     """Fields FIRST and SECOND: a person's birthplace and company, a town's mayor, a company's town and founder; -1 for
     none."""
-    words: UInt32[Array, "N W"]
-    """Hashes of the words of the passages, in any order; 0 for none. The title's words count twice."""
+    words: UInt32[Array, "N W 2"]
+    """Hashes of the words of each passage and of its title, which is the name, in any order; 0 for none."""
 
 
 @functools.cache
@@ -117,7 +118,7 @@ def passage(world: World, entity: Int32[Array, ""]) -> Int32[Array, " M"]:
     """The pieces of the passage about an entity, from its name to the end of the line."""
     kind = jnp.asarray(kinds(world.year.shape[0]))[entity]
     parts = [name_pieces(world, entity)]
-    for part in range(max(map(len, text.SENTENCES))):
+    for part in range(_PARTS):
         shown = [sentence[part] if part < len(sentence) else ("", YEAR) for sentence in text.SENTENCES]
         phrase = jnp.array([text.piece(before) for before, _ in shown])[kind]
         which = jnp.array([chosen for _, chosen in shown])[kind]
@@ -152,30 +153,55 @@ def _optional(key: Key[Array, ""], count: int, first: int, targets: int) -> Int3
 
 def _index(
     kind: Int32[np.ndarray, " N"], names: Int32[Array, "N 4"], year: Int32[Array, " N"], links: Int32[Array, "N 2"]
-) -> UInt32[Array, "N W"]:
+) -> UInt32[Array, "N W 2"]:
     of_names = _name_hashes(names)
-
-    def linked(which: int) -> UInt32[Array, "N 2"]:
-        link = links[:, which - 1]
-        return jnp.where(link[:, None] >= 0, of_names[link], jnp.uint32(0))
-
-    digits = year[:, None] // jnp.array([1000, 100, 10, 1]) % 10 + ord("0")
-    content = np.array([[text.word_hash(word) if word else 0 for word in words] for words in _CONTENT], np.uint32)
-    columns = (of_names, of_names, linked(FIRST), linked(SECOND), _hash(digits)[:, None], jnp.asarray(content)[kind])
+    fields = {YEAR: year, FIRST: links[:, 0], SECOND: links[:, 1]}
+    digits = year[:, None] // np.array([1000, 100, 10, 1]) % 10
+    columns = [
+        of_names,
+        of_names,
+        jnp.sum(jnp.asarray(_DIGITS)[np.arange(4), digits], axis=1, dtype=jnp.uint32)[:, None],
+    ]
+    for which in (FIRST, SECOND):
+        linked = fields[which][:, None, None]
+        columns.append(jnp.where(linked >= 0, of_names[linked[:, 0, 0]], jnp.uint32(0)))
+    for part, hashes in enumerate(_PHRASES):
+        shown = [sentence[part][1] if part < len(sentence) else YEAR for sentence in text.SENTENCES]
+        value = jnp.stack([fields[which] for which in shown])[kind, np.arange(len(kind))]
+        columns.append(jnp.where(value[:, None, None] >= 0, jnp.asarray(hashes)[kind], jnp.uint32(0)))
     return jnp.concatenate(columns, axis=1)
 
 
-def _name_hashes(names: Int32[Array, "N 4"]) -> UInt32[Array, "N 2"]:
+def _name_hashes(names: Int32[Array, "N 4"]) -> UInt32[Array, "N 2 2"]:
     """The hashes of the one or two words of each name; 0 for none."""
-    bytes_ = jnp.asarray(np.array([list(syllable.encode()) for syllable in text.SYLLABLES]))[names].reshape(-1, 8)
-    one = _hash(bytes_[:, :6])
-    two = [_hash(bytes_[:, :4]), _hash(bytes_[:, 4:])]
+    table = jnp.asarray(_SYLLABLES)
     has_two: Bool[Array, "N 1"] = names[:, 3:] >= 0
-    return jnp.where(has_two, jnp.stack(two, axis=1), jnp.stack([one, jnp.zeros_like(one)], axis=1))
+    first, second, third, fourth = (table[:, names[:, part]] for part in range(4))
+    pair = first[0] + second[1]
+    last = jnp.where(has_two, third[0] + fourth[1], jnp.uint32(0))
+    return jnp.stack([jnp.where(has_two, pair, pair + third[2]), last], axis=1)
 
 
-def _hash(bytes_: Int32[Array, "N L"]) -> UInt32[Array, " N"]:
-    """`text.word_hash` of words of L bytes."""
-    powers = jnp.asarray(text.HASH_POWERS[: bytes_.shape[1]])
-    total = jnp.sum((bytes_ + 1).astype(jnp.uint32) * powers, axis=1, dtype=jnp.uint32)
-    return jnp.where(total == 0, jnp.uint32(1), total)
+def _terms(texts: Sequence[str], begin: int) -> UInt32[np.ndarray, "texts 2"]:
+    """What the hash of a word gets from each text, from the place `begin` on: hashes are sums over characters."""
+    characters = np.array([list(map(ord, each)) for each in texts], np.uint32)
+    places = np.arange(begin, begin + characters.shape[1], dtype=np.uint32)
+    return np.stack([np.sum(term, axis=1, dtype=np.uint32) for term in character_terms(characters, places)], axis=1)
+
+
+def _phrases() -> list[UInt32[np.ndarray, "3 words 2"]]:
+    """By part of a sentence and kind, the hashes of the words before the value; 0 for none."""
+    found = []
+    for part in range(_PARTS):
+        words = [words_of(sentence[part][0]) if part < len(sentence) else [] for sentence in text.SENTENCES]
+        hashes = np.zeros((len(words), max(map(len, words)), 2), np.uint32)
+        for row, each in zip(hashes, words):
+            if each:
+                row[: len(each)] = word_hashes(each)
+        found.append(hashes)
+    return found
+
+
+_SYLLABLES = np.stack([_terms(text.SYLLABLES, text.SYLLABLE_BYTES * place) for place in range(3)])
+_DIGITS = np.stack([_terms("0123456789", place) for place in range(4)])
+_PHRASES = _phrases()

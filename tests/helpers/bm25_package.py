@@ -1,14 +1,12 @@
 """Compares compiled BM25 with the package bm25s over random corpora."""
 
-import functools
-
 import jax
 import numpy as np
 import plain_bm25
 
-from agentrl_jax.retrieval import compiled_bm25, query, traced_bm25
 from agentrl_jax.retrieval.corpus import Corpus
 from agentrl_jax.retrieval.packaged import Bm25
+from envs_jax.retrieval import compiled_bm25, traced_bm25
 
 SIZE = 96
 
@@ -27,10 +25,7 @@ def compare(texts, rows, module=compiled_bm25, build=compiled_bm25.build_index, 
 
     `equal` asks for the same bits of scores from the indexed form, and for six digits from the traced one.
     """
-    table, index = query.make_query_table(plain_bm25.BYTES, SIZE), build(texts)
-    one = functools.partial(module.search, k=k)
-    program = jax.jit(jax.vmap(lambda index, tokens, length: one(index, table, tokens, length), in_axes=(None, 0, 0)))
-    ours = jax.device_get(program(index, *plain_bm25.as_tokens(rows, SIZE)))
+    ours = jax.device_get(plain_bm25.program(module, k)(build(texts), *plain_bm25.as_bytes(rows, SIZE)))
     package = Bm25(Corpus.of(("", text) for text in texts))
     queries = [data.decode("utf-8", "replace") for data in rows]
     whole, theirs = package.search(queries, len(texts)), package.search(queries, k)

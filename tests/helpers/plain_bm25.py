@@ -1,15 +1,14 @@
-"""BM25 written out in Python, from the formula alone; and queries in tokens of one byte."""
+"""BM25 written out in Python, from the formula alone; and queries in bytes."""
 
 import math
 import re
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from agentrl_jax.retrieval import words
-from agentrl_jax.retrieval.traced_bm25 import TracedCorpus
-
-BYTES = tuple(bytes([i]) for i in range(256))
+from envs_jax.retrieval import words
+from envs_jax.retrieval.characters import read, words_in
 
 
 def words_of(text):
@@ -32,20 +31,29 @@ def scores_of(texts, query):
 
 
 def traced(texts):
-    """A traced corpus, with hashes of no word beyond the end of passages."""
+    """The words of texts for `traced_bm25`, with gaps."""
     rows = [words.words_of(text) for text in texts]
-    hashes = np.full((len(rows), max(map(len, rows)) + 1, 2), 7, np.uint32)
+    hashes = np.zeros((len(rows), max(map(len, rows)) + 1, 2), np.uint32)
     for row, known in zip(hashes, rows):
         if known:
-            row[: len(known)] = words.word_hashes(known)
-    return TracedCorpus(jnp.array(hashes), jnp.array([len(row) for row in rows], jnp.int32))
+            row[1 : len(known) + 1] = words.word_hashes(known)
+    return jnp.array(hashes)
 
 
-def as_tokens(rows, size):
-    tokens = np.zeros((len(rows), size), np.int32)
-    for row, data in zip(tokens, rows):
-        row[: len(data)] = list(data)
-    return tokens, np.array([len(data) for data in rows])
+def as_bytes(rows, size):
+    data = np.zeros((len(rows), size), np.uint8)
+    for row, given in zip(data, rows):
+        row[: len(given)] = list(given[:size])
+    return data, np.array([len(given) for given in rows])
+
+
+def program(module, k):
+    """Searches for bytes of queries, from (index, data, totals)."""
+
+    def one(index, data, total):
+        return module.search(index, words_in(read(data, total)), k)
+
+    return jax.jit(jax.vmap(one, in_axes=(None, 0, 0)))
 
 
 def sampled_queries(texts, random, number, size):

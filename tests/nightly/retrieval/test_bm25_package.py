@@ -3,7 +3,7 @@ import numpy as np
 import plain_bm25
 import pytest
 
-from agentrl_jax.retrieval import traced_bm25
+from envs_jax.retrieval import traced_bm25
 
 
 def test_the_top_3_of_ten_thousand_queries_are_those_of_the_package():

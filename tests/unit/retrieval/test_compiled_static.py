@@ -6,12 +6,12 @@ import numpy as np
 import plain_bm25
 import pytest
 
-from agentrl_jax.errors import BadValue
-from agentrl_jax.retrieval import compiled_static, longest_match, packaged, query
+from envs_jax.errors import BadValue
+from envs_jax.retrieval import compiled_static, longest_match
+from envs_jax.retrieval.wordllama import load_wordllama
 
 VOCABULARY = {bytes([i]): i for i in range(256)} | {b" a": 256, b"abcd": 257, b"ab": 258, b" abc": 259, b"cd": 260}
 NAMES = {token: name for name, token in VOCABULARY.items()}
-TABLE = query.make_query_table(plain_bm25.BYTES, 32)
 
 
 def plain_cut(data):
@@ -33,7 +33,7 @@ def test_the_cut_is_the_longest_from_left_to_right():
     random = np.random.default_rng(0)
     rows = [b"", b"abcd", b" abcd abc", b"a", b"\xff\x00 ab"]
     rows += [bytes(random.choice(list(b" abcd"), size).tolist()) for size in random.integers(0, 33, 60)]
-    tokens, totals = plain_bm25.as_tokens(rows, 32)
+    tokens, totals = plain_bm25.as_bytes(rows, 32)
     cut = jax.jit(jax.vmap(longest_match.longest_match, in_axes=(None, 0, 0)))
     found, begins = jax.device_get(cut(longest_match.build_trie(VOCABULARY), tokens, totals))
     assert [list(token[begin]) for token, begin in zip(found, begins)] == [plain_cut(row) for row in rows]
@@ -55,9 +55,8 @@ def test_scores_are_cosines_of_mean_embeddings(dtype, atol):
     index = compiled_static.build_index(static, texts, dtype)
     assert index.passages.dtype == dtype
     rows = [b"", b"abcd ab", b"x", texts[3].encode()]
-    one = functools.partial(compiled_static.search, k=8)
-    program = jax.jit(jax.vmap(lambda index, tokens, length: one(index, TABLE, tokens, length), in_axes=(None, 0, 0)))
-    found = jax.device_get(program(index, *plain_bm25.as_tokens(rows, 32)))
+    program = jax.jit(jax.vmap(functools.partial(compiled_static.search, k=8), in_axes=(None, 0, 0)))
+    found = jax.device_get(program(index, *plain_bm25.as_bytes(rows, 32)))
     assert found.found.tolist() == [0, 6, 6, 6]
     assert found.ids[3, :2].tolist() == [3, 4]
     vectors = np.asarray(static.embeddings)
@@ -72,7 +71,7 @@ def test_scores_are_cosines_of_mean_embeddings(dtype, atol):
 def test_the_encoder_of_the_package():
     """Where both cut a text alike, the vectors are equal."""
     pytest.importorskip("wordllama")
-    model = packaged.load_wordllama()
+    model = load_wordllama()
     static = compiled_static.wordllama_encoder(model)
     texts = ["the capital of France", "日本 x", "a\x01b"]
     ids = [each.ids[: sum(each.attention_mask)] for each in model.tokenize(texts)]

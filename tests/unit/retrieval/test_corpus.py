@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from agentrl_jax.errors import BadValue, UserError
+from agentrl_jax.errors import UserError
 from agentrl_jax.retrieval.corpus import Corpus, Passage, read_corpus
+from envs_jax.errors import BadValue
 
 
 def written(path, *lines):

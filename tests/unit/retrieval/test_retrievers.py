@@ -7,6 +7,7 @@ from agentrl_jax.errors import BadValue, UserError
 from agentrl_jax.retrieval import packaged
 from agentrl_jax.retrieval.corpus import Corpus
 from agentrl_jax.retrieval.registry import RETRIEVERS, make_retriever
+from envs_jax.retrieval.wordllama import load_wordllama
 
 CORPUS = Corpus.of(
     [("Paris", "capital of France"), ("Rome", "capital of Italy"), ("Rome", "capital of Italy"), ("Oslo", "a fjord")]
@@ -45,7 +46,7 @@ def test_static_is_the_package_and_empty_text_finds_nothing():
     assert rows(found)[0] == []
     assert rows(found)[1][:2] == [1, 2]
     assert rows(found)[2][0] == 3
-    model = packaged.load_wordllama()
+    model = load_wordllama()
     np.testing.assert_allclose(found.scores[1, 0], model.similarity("Rome", CORPUS.texts[1]), atol=1e-5)
 
 

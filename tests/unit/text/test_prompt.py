@@ -195,6 +195,21 @@ def test_limits_of_pieces_bound_the_message(small):
     assert room((1, 2)) - room((1, 0)) == 2 * long
 
 
+def test_groups_of_pieces_bound_the_message(small):
+    texts = ("x", "you stand on ice", "you stand on more ice", "a hole")
+
+    def room(groups, size=4):
+        options = {"pieces": texts, "observation_pieces": size, "piece_limits": (9, 1, 1, 1)}
+        return compiled(small, **options, piece_groups=groups).max_message_tokens
+
+    x, ice, more, hole = (len(small.encode(text)) for text in texts)
+    assert x < hole < ice < more
+    assert room(()) - room(((1, 4, 1),)) == ice + hole - 2 * x
+    assert room(((1, 4, 2),)) - room(((1, 4, 1),)) == ice - x
+    assert room(((1, 3, 1), (3, 4, 0))) - room(((1, 4, 0),)) == more - x
+    assert room(((1, 4, 2),), size=1) == room((), size=1)
+
+
 def test_what_cannot_be_compiled_is_refused(small):
     with pytest.raises(BadValue) as refused:
         get_style("terse")

@@ -7,7 +7,7 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Int, Int32
 
-from agentrl_jax.errors import BadValue
+from envs_jax.errors import BadValue
 
 
 class Trie(struct.PyTreeNode):
@@ -30,11 +30,13 @@ def build_trie(vocabulary: Mapping[bytes, int]) -> Trie:
     """
     lacking = [byte for byte in range(256) if bytes([byte]) not in vocabulary]
     if lacking:
-        raise BadValue.of("vocabulary", lacking[0], "a byte that is no token; expected all 256 bytes among the tokens")
+        why = f"vocabulary lacks the byte {lacking[0]}; expected all 256 bytes among the tokens"
+        raise BadValue(why, "vocabulary", lacking[0])
     beginnings = {word[:size] for word in vocabulary for size in range(1, len(word) + 1)}
     ordered = sorted(beginnings, key=lambda beginning: (len(beginning), beginning))
     if len(ordered) >= 2**23:
-        raise BadValue.of("vocabulary", len(ordered), f"beginnings of tokens; expected less than {2**23}")
+        why = f"vocabulary has {len(ordered)} beginnings of tokens; expected less than {2**23}"
+        raise BadValue(why, "vocabulary", len(ordered))
     node = {b"": 0} | {beginning: number for number, beginning in enumerate(ordered, start=1)}
     return Trie(
         edges=jnp.array([node[each[:-1]] * 256 + each[-1] for each in ordered], jnp.int32),

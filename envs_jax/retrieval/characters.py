@@ -1,20 +1,16 @@
-"""From the policy's tokens to the words of a query, on the device: token, bytes, characters, words, hashes.
+"""From the bytes of a text to its characters in lower case, and to words and their hashes, on the device.
 
-The words are those of `words.words_of(data.decode("utf-8", "replace"))`, stop words included, where `data` is what the
-tokens spell. Shapes: `K` tokens of a query, `B` bytes at most, `W` words at most, of two bytes and a gap.
+The text is `data.decode("utf-8", "replace").lower()`, and words are those of `words.WORD`, stop words included.
+Shapes: `B` bytes at most, `W` words at most, of two bytes and a gap.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-from flax import struct
 from jax import lax
 from jaxtyping import Array, Bool, Int, Int32, UInt8, UInt32
 
-from agentrl_jax.errors import BadValue
-from agentrl_jax.retrieval.unicode_table import (
+from envs_jax.retrieval.unicode_table import (
     BREAK,
     CASED,
     FINAL_SIGMA,
@@ -22,27 +18,33 @@ from agentrl_jax.retrieval.unicode_table import (
     SHIFT,
     SIGMA,
     SMALL_SIGMA,
+    SPACE,
     WORD,
     UnicodeTable,
     unicode_table,
 )
-from agentrl_jax.retrieval.words import character_terms
+from envs_jax.retrieval.words import character_terms
 
 _REPLACEMENT = 0xFFFD
 """What bytes are replaced by that are not UTF-8; no word character."""
 
 
-class QueryTable(struct.PyTreeNode):
-    """What reads a query: the bytes of token t are `data[offsets[t]:offsets[t + 1]]`.
+class Characters(NamedTuple):
+    """A text in lower case, as `str.lower` has it.
 
     Attributes:
-        max_bytes: B; a query with more bytes is cut, and says so.
+        lower: u32[B] the first character of the lower case of each.
+        word: bool[B] whether it is a word character.
+        doubled: bool[B] whether `unicode_table.SECOND` follows it, which is no word character.
+        space: bool[B] whether it is white space.
+        number: i32 number of characters; no flag is set beyond it.
     """
 
-    data: UInt8[Array, " M"]
-    offsets: Int32[Array, " V+1"]
-    unicode: UnicodeTable
-    max_bytes: int = struct.field(pytree_node=False)
+    lower: UInt32[Array, " B"]
+    word: Bool[Array, " B"]
+    doubled: Bool[Array, " B"]
+    space: Bool[Array, " B"]
+    number: Int32[Array, ""]
 
 
 class Words(NamedTuple):
@@ -54,7 +56,6 @@ class Words(NamedTuple):
         sizes: i32[W] characters of each; 0 beyond `number`.
         number: i32 number of words.
         characters: u32[B] the characters of the query in lower case.
-        cut: bool, whether the query has more than B bytes; only the first B count.
     """
 
     hashes: UInt32[Array, "W 2"]
@@ -62,35 +63,11 @@ class Words(NamedTuple):
     sizes: Int32[Array, " W"]
     number: Int32[Array, ""]
     characters: UInt32[Array, " B"]
-    cut: Bool[Array, ""]
 
 
-def make_query_table(token_bytes: Sequence[bytes | None], max_bytes: int) -> QueryTable:
-    """The table of a tokenizer whose token t spells `token_bytes[t]`; None for a special token, which spells nothing.
-
-    Raises:
-        BadValue: `max_bytes` is less than 3.
-    """
-    if max_bytes < 3:
-        raise BadValue.of("max_bytes", max_bytes, "expected at least 3, for one word")
-    rows = [data or b"" for data in token_bytes]
-    return QueryTable(
-        data=jnp.frombuffer(b"".join(rows) or b"\0", jnp.uint8),
-        offsets=jnp.array(np.cumsum([0, *map(len, rows)]), jnp.int32),
-        unicode=unicode_table(),
-        max_bytes=max_bytes,
-    )
-
-
-def spelled(table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, ""]) -> tuple[Array, Array]:
-    """The bytes of the first `length` tokens: i32[B], 0 beyond the end; and their number i32, which may exceed B."""
-    sizes = jnp.where(jnp.arange(len(tokens)) < length, table.offsets[tokens + 1] - table.offsets[tokens], 0)
-    ends = jnp.cumsum(sizes)
-    place = jnp.arange(table.max_bytes)
-    token = jnp.minimum(jnp.searchsorted(ends, place, side="right"), len(tokens) - 1)
-    source = table.offsets[tokens[token]] + place - (ends - sizes)[token]
-    data = table.data[jnp.clip(source, 0, len(table.data) - 1)].astype(jnp.int32)
-    return jnp.where(place < ends[-1], data, 0), ends[-1]
+def read(data: Int[Array, " B"] | UInt8[Array, " B"], total: Int[Array, ""]) -> Characters:
+    """The characters of the first `total` of B bytes, of all where it is more."""
+    return lowered(unicode_table(), *decoded(data.astype(jnp.int32), total))
 
 
 def decoded(data: Int32[Array, " B"], total: Int32[Array, ""]) -> tuple[Array, Array]:
@@ -127,14 +104,9 @@ def decoded(data: Int32[Array, " B"], total: Int32[Array, ""]) -> tuple[Array, A
     return jnp.full_like(data, _REPLACEMENT).at[target].set(code, mode="drop"), begins.sum()
 
 
-def lowered(table: UnicodeTable, characters: Int32[Array, " B"]) -> tuple[Array, Array, Array]:
-    """Characters as `str.lower` has them.
-
-    Returns:
-        u32[B] the first character in lower case; bool[B] whether it is in a word; bool[B] whether it ends a word,
-        because another character follows in lower case.
-    """
-    entry = table.entries[table.block[characters >> 8], characters & 0xFF]
+def lowered(table: UnicodeTable, characters: Int32[Array, " B"], number: Int32[Array, ""]) -> Characters:
+    """The first `number` characters in lower case; what follows them has to be U+FFFD."""
+    entry = jnp.asarray(table.entries)[jnp.asarray(table.block)[characters >> 8], characters & 0xFF]
     cased, ignorable = (entry & CASED) > 0, (entry & IGNORABLE) > 0
     place = jnp.arange(len(characters))
     before = jnp.pad(lax.cummax(jnp.where(ignorable, -1, place)), (1, 0), constant_values=-1)[:-1]
@@ -144,30 +116,22 @@ def lowered(table: UnicodeTable, characters: Int32[Array, " B"]) -> tuple[Array,
     final &= ~((after < len(place)) & cased[jnp.minimum(after, len(place) - 1)])
     lower = characters.astype(jnp.uint32) + entry & SHIFT
     lower = jnp.where(characters == SIGMA, jnp.where(final, FINAL_SIGMA, SMALL_SIGMA).astype(jnp.uint32), lower)
-    return lower, (entry & WORD) > 0, (entry & BREAK) > 0
+    word, doubled, space = ((entry & bit) > 0 for bit in (WORD, BREAK, SPACE))
+    return Characters(lower=lower, word=word, doubled=doubled, space=space, number=number)
 
 
-def query_words(table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, ""]) -> Words:
-    """The words of the first `length` of some tokens; others, and special tokens, spell nothing.
-
-    Args:
-        table: of the tokenizer.
-        tokens: i32[K], each a token of the tokenizer, also beyond `length`; K at least 1.
-        length: i32.
-    """
-    data, total = spelled(table, tokens, length)
-    characters, _ = decoded(data, total)
-    lower, in_word, ends_word = lowered(table.unicode, characters)
-    goes_on = jnp.pad((in_word & ~ends_word)[:-1], (1, 0)) & in_word
-    place = jnp.arange(len(characters))
-    begin = lax.cummax(jnp.where(in_word & ~goes_on, place, 0))
+def words_in(text: Characters) -> Words:
+    """The words of a text."""
+    goes_on = jnp.pad((text.word & ~text.doubled)[:-1], (1, 0)) & text.word
+    place = jnp.arange(len(text.lower))
+    begin = lax.cummax(jnp.where(text.word & ~goes_on, place, 0))
     size = place - begin + 1
-    word = in_word & ~jnp.pad(goes_on[1:], (0, 1)) & (size > 1)
+    ends = text.word & ~jnp.pad(goes_on[1:], (0, 1)) & (size > 1)
 
-    terms = jnp.stack(character_terms(lower, (place - begin).astype(jnp.uint32)), axis=1)
+    terms = jnp.stack(character_terms(text.lower, (place - begin).astype(jnp.uint32)), axis=1)
     sums = jnp.pad(jnp.cumsum(terms, axis=0, dtype=jnp.uint32), ((1, 0), (0, 0)))
-    slots = (table.max_bytes + 1) // 3
-    target = jnp.where(word, jnp.cumsum(word) - 1, slots)
+    slots = (len(place) + 1) // 3
+    target = jnp.where(ends, jnp.cumsum(ends) - 1, slots)
 
     def compact(values: Array) -> Array:
         return jnp.zeros((slots, *values.shape[1:]), values.dtype).at[target].set(values, mode="drop")
@@ -176,7 +140,6 @@ def query_words(table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, 
         hashes=compact(sums[1:] - sums[begin]),
         begins=compact(begin),
         sizes=compact(size),
-        number=word.sum(),
-        characters=lower,
-        cut=total > table.max_bytes,
+        number=ends.sum(),
+        characters=text.lower,
     )

@@ -17,9 +17,8 @@ from flax import struct
 from jax import lax
 from jaxtyping import Array, Float, Float32, Int
 
-from agentrl_jax.retrieval.longest_match import Trie, build_trie, longest_match
-from agentrl_jax.retrieval.query import QueryTable, spelled
-from agentrl_jax.retrieval.top_k import FoundOnDevice, exact_top_k
+from envs_jax.retrieval.longest_match import Trie, build_trie, longest_match
+from envs_jax.retrieval.top_k import FoundOnDevice, exact_top_k
 
 _SPACE = 0x20
 _ROWS = 16
@@ -41,7 +40,7 @@ class StaticIndex(struct.PyTreeNode):
 
 
 def wordllama_encoder(model: Any) -> Encoder:
-    """The encoder of what `packaged.load_wordllama` returns; its special tokens are in no text."""
+    """The encoder of what `wordllama.load_wordllama` returns; its special tokens are in no text."""
     vocabulary = dict[bytes, int]()
     for name, token in model.tokenizer.get_vocab(with_added_tokens=True).items():
         if name in ("<unk>", "<s>", "</s>"):
@@ -79,15 +78,13 @@ def encode(encoder: Encoder, data: Int[Array, " B"], total: Int[Array, ""]) -> F
     return mean / jnp.maximum(jnp.linalg.norm(mean), 1e-12)
 
 
-def search(
-    index: StaticIndex, table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, ""], k: int
-) -> FoundOnDevice:
-    """The k passages of the highest cosine similarity, accumulated in float32; an empty query finds nothing.
+def search(index: StaticIndex, data: Int[Array, " B"], total: Int[Array, ""], k: int) -> FoundOnDevice:
+    """The k passages of the highest cosine similarity, accumulated in float32, for the first `total` of B bytes.
 
-    Arguments as in `compiled_bm25.search`.
+    A query without bytes finds nothing; of one with more than B, the first B count. k beyond the corpus returns all of
+    it.
     """
-    data, total = spelled(table, tokens, length)
-    vector = encode(index.encoder, data, jnp.minimum(total, table.max_bytes))
+    vector = encode(index.encoder, data, jnp.minimum(total, len(data)))
     scores = jnp.einsum(
         "nd,d->n",
         index.passages,
@@ -95,4 +92,4 @@ def search(
         precision=lax.Precision.HIGHEST,
         preferred_element_type=jnp.float32,
     )
-    return exact_top_k(scores, total > 0, k, total > table.max_bytes)
+    return exact_top_k(scores, total > 0, k)

@@ -14,16 +14,14 @@ class FoundOnDevice(NamedTuple):
         ids: i32[k] ids of passages; -1 beyond `found`.
         scores: f32[k] their scores; 0 beyond `found`.
         found: i32 number of passages that were found.
-        cut: bool, whether the query was longer than the table of tokens allows, so that its end did not count.
     """
 
     ids: Int32[Array, " K"]
     scores: Float32[Array, " K"]
     found: Int32[Array, ""]
-    cut: Bool[Array, ""]
 
 
-def exact_top_k(scores: Float32[Array, " N"], known: Bool[Array, ""], k: int, cut: Bool[Array, ""]) -> FoundOnDevice:
+def exact_top_k(scores: Float32[Array, " N"], known: Bool[Array, ""], k: int) -> FoundOnDevice:
     """The k highest scores, of equal ones the lower id first; nothing for a query that is not `known`."""
     size = min(k, len(scores))
     values, ids = lax.top_k(scores, size)
@@ -32,5 +30,4 @@ def exact_top_k(scores: Float32[Array, " N"], known: Bool[Array, ""], k: int, cu
         ids=jnp.pad(ids, (0, k - size), constant_values=-1),
         scores=jnp.pad(values, (0, k - size)),
         found=jnp.where(known, size, 0),
-        cut=cut,
     )

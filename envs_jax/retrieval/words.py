@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt32
 
-from agentrl_jax.errors import BadValue
+from envs_jax.errors import BadValue
 
 WORD = re.compile(r"(?u)\b\w\w+\b")
 """The token pattern of bm25s (and of scikit-learn): at least two letters, digits or underscores."""
@@ -53,7 +53,7 @@ def code_points(words: Sequence[str]) -> tuple[UInt32[np.ndarray, " C"], np.ndar
 def word_hashes(words: Sequence[str]) -> UInt32[np.ndarray, "N 2"]:
     """The 64-bit hash of each word, as two u32."""
     if not all(words):
-        raise BadValue("an empty word in words has no hash", key="words")
+        raise BadValue("an empty word in words has no hash", "words")
     characters, starts = code_points(words)
     places = np.arange(len(characters)) - np.repeat(starts[:-1], np.diff(starts))
     terms = character_terms(characters, places.astype(np.uint32))

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax import lax
-from jaxtyping import Array, Bool, Float32, Int, Int32, UInt32
+from jaxtyping import Array, Bool, Float32, Int32, UInt32
 
-from agentrl_jax.errors import BadValue
-from agentrl_jax.retrieval.query import QueryTable, Words, query_words
-from agentrl_jax.retrieval.top_k import FoundOnDevice, exact_top_k
-from agentrl_jax.retrieval.words import code_points, word_hashes, words_of
+from envs_jax.errors import BadValue
+from envs_jax.retrieval.characters import Words
+from envs_jax.retrieval.top_k import FoundOnDevice, exact_top_k
+from envs_jax.retrieval.words import code_points, word_hashes, words_of
 
 K1, B = 1.5, 0.75
 
@@ -69,7 +69,7 @@ def build_index(texts: Sequence[str]) -> Bm25Index:
     sizes = np.array([len(passage) for passage in passages])
     if not sizes.any():
         raise BadValue(
-            "the corpus has no word that BM25 can find; expected one of two letters in some passage", key="corpus"
+            "the corpus has no word that BM25 can find; expected one of two letters in some passage", "corpus"
         )
     lists = defaultdict[str, list[tuple[int, int]]](list)
     for index, passage in enumerate(passages):
@@ -82,13 +82,13 @@ def build_index(texts: Sequence[str]) -> Bm25Index:
     hashes, names = hashes[order], [names[i] for i in order]
     if len(same := np.flatnonzero((hashes[1:] == hashes[:-1]).all(axis=1))):
         two = f"{names[same[0]]}, {names[same[0] + 1]}"
-        raise BadValue(f"the corpus has words {two} of one hash; leave one of them out", key="corpus", value=two)
+        raise BadValue(f"the corpus has words {two} of one hash; leave one of them out", "corpus", two)
 
     found = np.array([len(lists[name]) for name in names])
     flat = np.array([posting for name in names for posting in lists[name]])
     scores = _scores(flat[:, 1], np.repeat(found, found), sizes[flat[:, 0]], sizes)
-    most = max(len(texts) // 32, 1)
-    rare = found <= most
+    rare = found <= max(len(texts) // 32, 1)
+    most = int(found[rare].max(initial=1))
     rows = np.where(rare, 0, np.cumsum(~rare))
     frequent = np.zeros((rows.max() + 1, len(texts)), np.float32)
     frequent[np.repeat(rows, found), flat[:, 0]] = scores
@@ -120,27 +120,26 @@ def _scores(times: np.ndarray, having: np.ndarray, size: np.ndarray, sizes: np.n
     return (inverse * (times / (K1 * ((1 - B) + B * size / sizes.mean()) + times))).astype(np.float32)
 
 
-def search(
-    index: Bm25Index, table: QueryTable, tokens: Int[Array, " K"], length: Int[Array, ""], k: int
-) -> FoundOnDevice:
-    """The k best passages for the query that the first `length` tokens spell; pure, and made for `vmap` over queries.
+def search(index: Bm25Index, words: Words, k: int) -> FoundOnDevice:
+    """The k best passages for a query; pure, and made for `vmap` over queries.
 
     A query without a word of the corpus finds nothing; k beyond the corpus returns all of it.
     """
-    words = query_words(table, tokens, length)
     number, known = lookup(index, words)
+    # In their order, and without those that no passage has, which would cost as much.
+    number = number[jnp.argsort(~known, stable=True)]
 
     def add(place, scores):
-        word = jnp.where(known[place], number[place], 0)
+        word = number[place]
         first = index.first[word]
         passage = lax.dynamic_slice_in_dim(index.passage, first, index.most)
         score = lax.dynamic_slice_in_dim(index.score, first, index.most)
-        has = known[place] & (jnp.arange(index.most) < index.postings[word])
-        scores += index.frequent[jnp.where(known[place], index.row[word], 0)]
+        has = jnp.arange(index.most) < index.postings[word]
+        scores += index.frequent[index.row[word]]
         return scores.at[jnp.where(has, passage, len(scores))].add(score, mode="drop")
 
-    scores = lax.fori_loop(0, words.number, add, jnp.zeros(index.frequent.shape[1], jnp.float32))
-    return exact_top_k(scores, known.any(), k, words.cut)
+    scores = lax.fori_loop(0, known.sum(), add, jnp.zeros(index.frequent.shape[1], jnp.float32))
+    return exact_top_k(scores, known.any(), k)
 
 
 def lookup(index: Bm25Index, words: Words) -> tuple[Int32[Array, " W"], Bool[Array, " W"]]:

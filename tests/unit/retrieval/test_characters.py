@@ -3,16 +3,13 @@ import sys
 
 import jax
 import numpy as np
+import plain_bm25
 import pytest
 
-from agentrl_jax.errors import BadValue
-from agentrl_jax.retrieval import query, words
-from agentrl_jax.retrieval.unicode_table import SIGMA, unicode_table
+from envs_jax.retrieval import characters, words
+from envs_jax.retrieval.unicode_table import SECOND, SIGMA, unicode_table
 
-BYTES = tuple(bytes([i]) for i in range(256))
-TABLE = query.make_query_table((*BYTES, None, "Σίσυφος".encode(), b"\xce"), 96)
-"""A token per byte, then a special one, a word, and a half of a letter."""
-read = jax.jit(jax.vmap(query.query_words, in_axes=(None, 0, 0)))
+read = jax.jit(jax.vmap(lambda data, total: characters.words_in(characters.read(data, total))))
 TEXTS = (
     "",
     "The cat, the_cat 42 a b é ab",
@@ -23,14 +20,6 @@ TEXTS = (
     "\x00a\x00bc",
     "𝐀𝐁 𐐀𐐁 Ab" + "Σ" * 3,
 )
-
-
-def batch(rows):
-    """Bytes as tokens of one byte each."""
-    tokens = np.zeros((len(rows), 96), np.int32)
-    for row, data in zip(tokens, rows):
-        row[: len(data)] = list(data)
-    return tokens, np.array([len(data) for data in rows])
 
 
 def found(result, row):
@@ -69,7 +58,7 @@ def test_words_are_those_of_the_decoded_text():
     rows += [text.encode()[:-1] for text in TEXTS[2:]]
     rows += [bytes(random.choice(likely, size).tolist()) for size in random.integers(1, 97, 150)]
     rows += [random.bytes(size) for size in random.integers(1, 97, 50)]
-    result = jax.device_get(read(TABLE, *batch(rows)))
+    result = jax.device_get(read(*plain_bm25.as_bytes(rows, 96)))
     for row, data in enumerate(rows):
         assert found(result, row) == wanted(data), data
         if result.number[row]:
@@ -81,39 +70,30 @@ def test_invalid_bytes_are_replaced_as_in_python():
     likely = [0x41, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC1, 0xC2, 0xE0, 0xED, 0xEF, 0xF0, 0xF4, 0xF5, 0xFF]
     rows = [bytes([a, b, c, d]) for a in likely for b in likely for c in likely for d in likely]
     data = np.array([list(row) for row in rows], np.int32)
-    codes, counts = jax.jit(jax.vmap(query.decoded))(data, np.full(len(rows), 4))
+    codes, counts = jax.jit(jax.vmap(characters.decoded))(data, np.full(len(rows), 4))
     for row, codes_, count in zip(rows, np.asarray(codes), np.asarray(counts)):
         assert "".join(map(chr, codes_[:count])) == row.decode("utf-8", "replace"), row
 
 
-def test_tokens_are_joined_and_a_long_query_is_cut():
-    def one(tokens, length):
-        return read(TABLE, np.array([[*tokens, *[0x61] * (120 - len(tokens))]]), np.array([length]))
-
-    tokens = [258, 0xA3, 256, 257, 0x20, 0x61, 0x62]  # the special token spells nothing
-    assert found(one(tokens, 7), 0) == ["σσίσυφος", "ab"]
-    assert found(one(tokens, 4), 0) == ["σσίσυφος"]
-    assert found(one(tokens, 0), 0) == []
-    for length in (96, 97, 120):
-        result = one([], length)
-        assert (result.cut[0], result.sizes[0, 0]) == (length > 96, 96)
-    with pytest.raises(BadValue) as error:
-        query.make_query_table(BYTES, 2)
-    assert (error.value.key, error.value.value) == ("max_bytes", 2)
+def test_a_long_query_is_cut():
+    result = read(*plain_bm25.as_bytes([b"a" * 96, b"a" * 97, b"a" * 120], 96))
+    assert (result.number.tolist(), result.sizes[:, 0].tolist()) == ([1, 1, 1], [96, 96, 96])
 
 
 def assert_lowered(codes):
     """Compares with Python: characters alone, and beside a sigma, whose form depends on them."""
     table, text = unicode_table(), "".join(map(chr, codes))
-    lower, word, ends = (np.asarray(x) for x in jax.jit(query.lowered)(table, codes))
+    lowered = jax.jit(lambda codes: characters.lowered(table, codes, len(codes)))
+    lower, word, doubled, space, _ = map(np.asarray, lowered(codes))
     firsts = "".join("σ" if c == "Σ" else c.lower()[0] for c in text)
     alone = codes != SIGMA
     assert "".join(map(chr, lower[alone])) == "".join(c for c, keep in zip(firsts, alone) if keep)
     assert [firsts[i] for i in np.flatnonzero(word)] == re.findall(r"\w", firsts)
-    assert [text[i] for i in np.flatnonzero(ends)] == [c for c in text if len(c.lower()) > 1]
+    assert [text[i] for i in np.flatnonzero(doubled)] == [c for c in text if c.lower()[1:] == chr(SECOND)]
+    assert [text[i] for i in np.flatnonzero(space)] == [c for c in text if c.isspace()]
     for form in (" {}Σ ", " A{}Σ ", " AΣ{} ", " AΣ{}A "):
         row = "".join(form.format(c) for c in text if len(c.lower()) == 1)
-        ours = jax.jit(query.lowered)(table, np.frombuffer(row.encode("utf-32-le"), np.int32))[0]
+        ours = lowered(np.frombuffer(row.encode("utf-32-le"), np.int32)).lower
         assert "".join(map(chr, np.asarray(ours))) == row.lower()
 
 
