@@ -22,10 +22,17 @@ Choice = Callable[[Key[Array, ""], Any], Int32[Array, ""]]
 
 
 def command_of(
-    env: TokenEnvironment, scripts: Mapping[str, Script], choice: Choice, key: Key[Array, ""], state: Any, params: Any
+    env: TokenEnvironment,
+    scripts: Mapping[str, Script],
+    policies: Mapping[str, Choice],
+    policy: Int[Array, ""],
+    key: Key[Array, ""],
+    state: Any,
+    params: Any,
 ) -> Command:
-    """The command that a scripted policy writes in a state."""
-    return ScriptedCommands(env, scripts).command(state, choice(key, state), params)
+    """The command that a policy, the number of one of `policies`, writes in a state: one program plays them all."""
+    number = jax.lax.switch(policy, list(policies.values()), key, state)
+    return ScriptedCommands(env, scripts).command(state, number, params)
 
 
 def written(env: TokenEnvironment, command: Command) -> bytes:

@@ -18,7 +18,8 @@ class Serve:
     """A text environment, e.g. textcraft, or a compiled one, e.g. Bandit; `agentrl envs` lists both. Or retriever: a
     search over a corpus, POST /retrieve as Search-R1's clients call it."""
     corpus: str = ""
-    """Of retriever and searchqa: file .jsonl with a passage a line, with id and contents, or id, title and text."""
+    """Of retriever and searchqa: file .jsonl with a passage a line, with id and contents, or id, title and text.
+    Without it searchqa has invented worlds."""
     questions: str = ""
     """Of searchqa: file .jsonl with a question a line, with question and golden_answers."""
     retriever: str = "bm25"
@@ -79,6 +80,9 @@ def run(command: Serve) -> None:
         given = getattr(command, name)
         if command.env not in read_by and given != getattr(Serve, name):
             raise UserError.of(f"--{name}", given, f"which is for {' and '.join(read_by)}; leave it out")
+        if command.env == SEARCHQA and not command.corpus and given != getattr(Serve, name):
+            why = "but there is no --corpus; give it, or leave this out to serve questions about invented worlds"
+            raise UserError.of(f"--{name}", given, why)
     limits = Limits(
         instances=command.max_instances,
         idle_timeout=command.idle_timeout,

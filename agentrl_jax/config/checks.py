@@ -314,6 +314,9 @@ def _training(config: Config) -> Iterator[Refused]:
         parts = f"{imitation.chunks} parts of {IMITATION_CHUNK} steps"
         why = f"but imitation.steps {steps} has {parts}, and rounds are between them; use fewer rounds or more steps"
         yield "imitation.dagger_rounds", rounds, why
+    if imitation.plans not in ("optimal", "exploring", "random") and (config.on_host or not levels):
+        why = "the name of a scripted policy, which compiled environments of commands have; expected optimal or random"
+        yield "imitation.plans", imitation.plans, why
     if imitation.plans == "exploring" and (config.on_host or not levels):
         yield "imitation.plans", "exploring", "which is for compiled environments with imitation.levels; leave it out"
     for name in ("random_start", "images", "dagger_rounds"):

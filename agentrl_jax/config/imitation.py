@@ -16,10 +16,11 @@ class ImitationConfig(Section):
     levels: Annotated[int, Field(ge=0, le=2**20)] = 0
     """Number of levels of each task whose plans are imitated, different ones with plans of an oracle; 0: no
     imitation."""
-    plans: Literal["optimal", "exploring", "random"] = "optimal"
+    plans: Annotated[str, Field(pattern=r"^[a-z]+(_[a-z]+)*$")] = "optimal"
     """optimal: shortest plans, or nearly (BabyAI); exploring: the same, after looking around until what the task is
     about has been seen, without what does not fit into an episode (BabyAI); random: uniformly random actions, which
-    teach the response format only."""
+    teach the response format only. In environments of commands a scripted policy, such as always_search in searchqa;
+    optimal is that which knows the answer."""
     steps: Count = 0
     """Gradient steps of imitation."""
     batch: Positive = 64

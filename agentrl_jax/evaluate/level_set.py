@@ -12,6 +12,7 @@ from jaxtyping import Int, Int8
 from agentrl_jax.config import Config, PromptConfig
 from agentrl_jax.config.tasks import NAMED_LEVELS, PANEL
 from agentrl_jax.evaluate.baselines import level_baselines
+from agentrl_jax.evaluate.command_baselines import command_baselines
 from agentrl_jax.evaluate.draws import Draws
 from agentrl_jax.rollout import rng
 from agentrl_jax.rollout.envs.batched_env import Task
@@ -94,6 +95,11 @@ class LevelSet:
         if task.has_items:
             assert isinstance(episodes, int), "items are played in their order"
             return None if task.baselines is None else task.baselines(episodes)
+        if task.arguments is not None:
+            numbers = np.arange(episodes) if isinstance(episodes, int) else np.asarray(episodes)
+            keys = rng.level_key(self.key, build_inputs.evaluation_ids(numbers, self.task))
+            turns = min(self.prompt.max_actions, self.prompt.max_turns)
+            return command_baselines(task, keys, self.levels.split(self.split), turns)
         levels = self.boards(episodes)
         budget = Budget(self.prompt.max_actions, self.prompt.max_turns, self.prompt.max_actions_per_turn)
         return level_baselines(task.name, task.env, task.env_params, levels, budget)

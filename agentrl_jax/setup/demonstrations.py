@@ -17,7 +17,9 @@ from agentrl_jax.rollout.contexts import Context
 from agentrl_jax.rollout.envs.batched_env import CompiledEnv, Task
 from agentrl_jax.rollout.envs.level_splits import LevelSplits, TaskLevels
 from agentrl_jax.rollout.trajectory import Trajectory
+from agentrl_jax.setup.command_demonstrations import command_demonstrations, policy_of
 from agentrl_jax.setup.play_plans import Plans, PlayPlans
+from agentrl_jax.text.tokenizer import Tokenizer
 from envs_jax import registry
 from envs_jax.budget import Budget
 from envs_jax.splits import Split, fixed_levels, splits_of_levels
@@ -41,7 +43,14 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
     per_turn = batched_env.max_actions_per_turn
     for task in batched_env.tasks:
         spec = registry.spec(task.name)
-        if imitation.plans == "exploring" and spec.exploring_after is None:
+        if spec.scripts:
+            policy_of(task, imitation.plans)
+            if imitation.hinted:
+                raise BadValue.of("imitation.hinted", imitation.hinted, f"but {task.name} has no plans; set it to 0")
+        elif imitation.plans not in ("optimal", "exploring", "random"):
+            why = f"which {task.name} has not; expected optimal, exploring or random"
+            raise BadValue.of("imitation.plans", imitation.plans, why)
+        if imitation.plans == "exploring" and not spec.scripts and spec.exploring_after is None:
             raise BadValue(
                 f"imitation.plans is exploring, but {task.name} has no planner that looks around; use optimal",
                 key="imitation.plans",
@@ -58,6 +67,8 @@ def check_imitable(batched_env: CompiledEnv, max_response_tokens: int, imitation
                 imitation.images,
                 f"but {task.name} has no symmetry that changes its text; set it to 0",
             )
+        if spec.scripts:
+            continue
         if imitation.plans != "random" and spec.plan is None:
             raise BadValue(
                 f"{task.name} has no planner to imitate; set imitation.plans to random, which teaches the format only, "
@@ -83,6 +94,7 @@ def demonstrations(
     context: Context,
     report: Report = lambda line: None,
     turns: Sequence[int] = (),
+    tokenizer: Tokenizer | None = None,
 ) -> tuple[Trajectory, Bool[Array, "E T"]]:
     """Makes `imitation.levels` demonstrations of every compiled task, on different training levels of `splits`.
 
@@ -91,6 +103,7 @@ def demonstrations(
     optimal plan does not fit. Random plans are a uniform number of uniform random actions, and work for any
     environment. After them come the demonstrations of `imitation.images` images of each level, without those that are
     no training levels or occurred before. `turns` are those of each task's episodes; empty: `prompt.max_turns`.
+    Environments of commands are played by scripted policies, whose words need the `tokenizer`.
 
     Also returns which turns are imitated: all but those of `imitation.random_start`.
 
@@ -101,12 +114,20 @@ def demonstrations(
     per_turn = batched_env.max_actions_per_turn
     every = turns or (prompt.max_turns,) * len(batched_env.tasks)
     limits = [Budget(prompt.max_actions, most, per_turn).reachable for most in every]
+    of_commands = [index for index, task in enumerate(batched_env.tasks) if task.arguments is not None]
+    parts = []
+    if of_commands:
+        assert tokenizer is not None
+        commands = command_demonstrations(batched_env, of_commands, splits, key, prompt, imitation, context, tokenizer)
+        parts.append((commands, commands.turn_mask))
+    if len(of_commands) == len(batched_env.tasks):
+        return parts[0]
     if imitation.plans != "random":
         found = _optimal_plans(batched_env, splits, key, imitation, limits, report)
     else:
         found = _random_plans(batched_env, key, imitation, limits)
     play = PlayPlans(batched_env, splits, prompt, context)
-    parts = [play(key, found)]
+    parts.append(play(key, found))
     used = _contents(found) if imitation.images else set()
     for number in range(1, imitation.images + 1):
         image = _image(batched_env, found, jax.random.fold_in(key, number))
@@ -127,13 +148,16 @@ def _optimal_plans(
     levels, per_turn = imitation.levels, batched_env.max_actions_per_turn
     plans, before, tasks, params = [], [], [], []
     for index, (task, split, limit) in enumerate(zip(batched_env.tasks, splits.tasks, limits)):
+        if task.arguments is not None:
+            params.append(task.env_params)
+            continue
         make = _planner(task, per_turn, imitation, limit)
         boards, found = _solve_levels(task, split, jax.random.fold_in(key, index), make, levels, limit, report)
         plans += [plan for _, plan in found]
         before += [turns for turns, _ in found]
         tasks += [index] * levels
         params.append(dataclasses.replace(task.env_params, levels=jnp.asarray(boards)))
-    rows = np.tile(np.arange(levels), len(batched_env.tasks))
+    rows = np.tile(np.arange(levels), len(tasks) // levels)
     return Plans(plans, np.array(before), np.array(tasks), rows, tuple(params))
 
 
@@ -254,12 +278,13 @@ def _new_training_levels(
 
 def _random_plans(batched_env: CompiledEnv, key: jax.Array, imitation: ImitationConfig, limits: Sequence[int]) -> Plans:
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    of_ids = [index for index, task in enumerate(batched_env.tasks) if task.arguments is None]
     actions = [
-        rng.integers(task.env.num_actions, size=rng.integers(1, limit, endpoint=True))
-        for task, limit in zip(batched_env.tasks, limits)
+        rng.integers(batched_env.tasks[index].env.num_actions, size=rng.integers(1, limits[index], endpoint=True))
+        for index in of_ids
         for _ in range(imitation.levels)
     ]
-    tasks = np.repeat(np.arange(len(batched_env.tasks)), imitation.levels)
+    tasks = np.repeat(of_ids, imitation.levels)
     return Plans(
         actions,
         np.zeros(len(tasks), int),

@@ -56,8 +56,9 @@ def play_responses(
     parsed: ParsedResponse,
     *,
     context: Context,
+    ended: bool = True,
 ) -> Trajectory:
-    """Plays given responses, which include their end-of-turn token, and records what a rollout would.
+    """Plays given responses, which have an end-of-turn token if they `ended`, and records what a rollout would.
 
     An episode ends before its first response of length 0. `parsed` has leaves [E, T, ...], and is unused by an
     environment that parses responses itself. Response tokens count as sampled, with log-probability 0. An episode that
@@ -72,7 +73,7 @@ def play_responses(
         tokens, length, parsed = current
         playing &= length > 0
         nothing = jnp.zeros(tokens.shape, jnp.float32)
-        response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.ones(episodes, bool))
+        response = Response(tokens=tokens, length=length * playing, logprob=nothing, ended=jnp.full(episodes, ended))
         observation = message.tokens, message.length * playing, message.join, message.overflow & playing
         state, result, following = joined.step(settings, state, response, parsed, playing)
         message = masked.where(playing, following, message)

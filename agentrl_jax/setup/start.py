@@ -116,6 +116,7 @@ def demonstration_rows(
             *(cast(CompiledEnv, batched_env), splits, key, config.prompt, config.imitation, context_of(config)),
             report=report,
             turns=config.turns,
+            tokenizer=tokenizer,
         )
     prompts, width = trajectory, 0
     if hints := plan_hints(config, batched_env, tokenizer) if config.imitation.hinted else None:

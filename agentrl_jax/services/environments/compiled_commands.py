@@ -36,11 +36,12 @@ class CompiledCommands(Compiled):
 
 
 @functools.cache
-def _program(tag: str, policy: str) -> Callable[[jax.Array, Any], Any]:
-    """(key, state) -> the command of a scripted policy of an environment."""
+def _program(tag: str) -> Callable[[int, jax.Array, Any], Any]:
+    """(the number of a scripted policy, key, state) -> its command in an environment."""
     env, params = programs(tag)[:2]
     spec = registry.spec(tag)
-    return jax.jit(lambda key, state: command_of(env, spec.scripts, spec.policies[policy], key, state, params))
+    command = functools.partial(command_of, env, spec.scripts, spec.policies)
+    return jax.jit(functools.partial(command, params=params))
 
 
 class _Player:
@@ -48,12 +49,13 @@ class _Player:
 
     def __init__(self, tag: str, policy: str, item: int, seed: int):
         self._instance, self._key, self._turn = CompiledCommands(tag), jax.random.key(seed), 0
-        self._env, self._command = programs(tag).env, _program(tag, policy)
+        self._env, self._command = programs(tag).env, _program(tag)
+        self._policy = list(registry.spec(tag).policies).index(policy)
         self._instance.reset(item)
 
     def act(self, observation: str) -> str:
         """The next command as text; empty for none."""
-        command = self._command(jax.random.fold_in(self._key, self._turn), self._instance.state)
+        command = self._command(self._policy, jax.random.fold_in(self._key, self._turn), self._instance.state)
         self._turn += 1
         text = written(self._env, command).decode("utf-8", "replace")
         self._instance.step(text)

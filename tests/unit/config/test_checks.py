@@ -291,7 +291,9 @@ LIMITS = [
     ("imitation: {levels: 8, steps: 51, dagger_levels: 8}", "imitation.dagger_rounds", 2, 3),
     (f"{IMITATION[:-1]}, dagger_rounds: 1}}", "imitation.dagger_levels", 1, 0, "imitation.dagger_rounds is 1"),
     (IMITATION, "imitation.plans", "exploring", None),
+    (IMITATION, "imitation.plans", "always_search", None),
     ("", "imitation.plans", "optimal", "exploring"),
+    (f"{SERVED}\n{IMITATION}", "imitation.plans", "optimal", "always_search"),
     # Teachers, and plans in prompts.
     (TAUGHT, "algo.distillation.ratio_cap", 3.0, None),
     (TAUGHT.replace("self", "self, loss: full"), "algo.distillation.ratio_cap", 2.0, 3.0),
