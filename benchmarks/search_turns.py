@@ -92,9 +92,7 @@ def compiled(corpus: str, questions: str, commands: Commands) -> tuple[Callable[
 
     @jax.jit
     def play(params, turns):
-        start = env.reset_env(jax.random.key(0), params)[1]
-        number = jnp.arange(len(commands[0]), dtype=jnp.int32)
-        states = jax.vmap(lambda question: start.replace(question=question))(number)
+        states = jax.vmap(lambda question: env.start(question, params))(jnp.arange(len(commands[0]), dtype=jnp.int32))
 
         def turn(states, command):
             step = jax.vmap(lambda state, command: env.step_env(jax.random.key(0), state, command, params))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Int32, UInt32
+from jaxtyping import Array, Int32, UInt8, UInt32
 
 from envs_jax.retrieval import compiled_bm25, compiled_static
 from envs_jax.retrieval.characters import read
@@ -68,6 +68,16 @@ class Golds:
         return characters, jnp.where(place < self.number[question], self.sizes[answer], 0)
 
 
+@struct.dataclass
+class Texts:
+    """What scripted policies write, as bytes, padded with 0; no observation reads it. Texts that are longer are cut."""
+
+    titles: UInt8[Array, "N L"]
+    questions: UInt8[Array, "Q L"]
+    answers: UInt8[Array, "Q L"]
+    """The first right answer of each question."""
+
+
 @jax.jit
 def _normalized(data: Any, totals: Any) -> Any:
     return jax.vmap(lambda row, total: normalized(read(row, total)))(data, totals)
@@ -90,12 +100,27 @@ def normal_forms(answers: Sequence[str], size: int) -> list[list[int]]:
     return found[: len(rows)]
 
 
+def make_texts(corpus: Corpus, questions: Sequence[Question], size: int) -> Texts:
+    """What scripts write, in arguments of `size` bytes."""
+    titles = [passage.title or passage.text for passage in corpus.passages]
+    lists = titles, [question.text for question in questions], [question.answers[0] for question in questions]
+    return Texts(*(_bytes(texts, size) for texts in lists))
+
+
+def _bytes(texts: Sequence[str], size: int) -> UInt8[Array, "rows size"]:
+    rows = np.zeros((len(texts), size), np.uint8)
+    for row, text in zip(rows, texts):
+        data = text.encode()[:size].decode("utf-8", "ignore").encode()
+        row[: len(data)] = list(data)
+    return jnp.array(rows)
+
+
 def make_golds(questions: Sequence[Question], size: int) -> Golds:
     """The right answers of questions, for arguments of `size` bytes."""
     forms = normal_forms([answer for question in questions for answer in question.answers], size)
     number = np.array([len(question.answers) for question in questions], np.int32)
     sizes = np.array(list(map(len, forms)), np.int32)
-    evidence = np.full((len(questions), max(1, *(len(each.evidence) for each in questions))), -1, np.int32)
+    evidence = np.full((len(questions), max(2, *(len(each.evidence) for each in questions))), -1, np.int32)
     for row, question in zip(evidence, questions):
         row[: len(question.evidence)] = question.evidence
     digests = b"".join(hashlib.sha256(question.text.encode()).digest()[:8] for question in questions)

@@ -9,7 +9,7 @@ from envs_jax.searchqa.corpus_env import CorpusQA
 from envs_jax.searchqa.dialects import DIALECTS, Dialect
 from envs_jax.searchqa.env import SearchQA
 from envs_jax.searchqa.judging import EXACT, F1, RULES
-from envs_jax.searchqa.library import RETRIEVERS, open_corpus, open_questions
+from envs_jax.searchqa.library import RETRIEVERS, make_texts, open_corpus, open_questions
 from envs_jax.token_environment import TokenEnvironment
 
 MOST_RESULTS = 100
@@ -65,7 +65,7 @@ def make_searchqa(
     passages, index = open_corpus(corpus, searcher)
     asked, golds = open_questions(questions, passages, CorpusQA.argument_bytes)
     env = CorpusQA(passages, asked, chosen)
-    return env, env.params_of(index, golds)
+    return env, env.params_of(index, golds, make_texts(passages, asked, CorpusQA.argument_bytes))
 
 
 def _dialect(name: str, reward: str | None, threshold: float | None, results: int | None) -> Dialect:

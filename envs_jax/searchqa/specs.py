@@ -3,7 +3,7 @@
 from envs_jax import searchqa
 from envs_jax.reference import Floors
 from envs_jax.registry import Spec
-from envs_jax.searchqa import policies
+from envs_jax.searchqa import corpus_scripts, policies
 
 SPECS = {
     "searchqa": Spec(
@@ -16,7 +16,7 @@ SPECS = {
             constant=0.3, repeat_last=0.3, random=0.5, gap=0.3, why="the share of questions that nothing answers"
         ),
         checked_seeds=1000,
-        scripts=policies.SCRIPTS,
+        scripts=corpus_scripts.either(policies.SCRIPTS),
         policies=policies.POLICIES,
     )
 }

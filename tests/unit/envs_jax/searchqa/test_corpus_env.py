@@ -29,11 +29,10 @@ class Played:
     def __init__(self, folder, *, passages=search_files.PASSAGES, questions=search_files.QUESTIONS, **changes):
         self.env, self.params = made(folder, passages=passages, questions=questions, **changes)
         self.step = jax.jit(self.env.step_env)
-        self.first = self.env.reset_env(KEY, self.params)[1]
 
     def play(self, question, *commands):
         """What is shown first, and (text, reward, done, info) after each command (id, argument)."""
-        state = self.first.replace(question=jnp.int32(question))
+        state = self.env.start(jnp.int32(question), self.params)
         shown = [self.env.render(state, self.params)]
         for action, argument in commands:
             command = self.env.command(action, argument.encode())
@@ -63,7 +62,9 @@ def test_a_search_shows_passages_and_an_answer_ends(search_r1):
         "searched": 1,
         "evidence_found": 1,
         "answered": 0,
+        "answered_unseen": 0,
     }
+    assert answered[3]["answered_unseen"] == 1, "the passage on Dublin was not shown"
     assert answered[1:3] == (1.0, True)
     assert after[:3] == (answered[0], 0.0, True)
     assert after[3] == dict.fromkeys(found[3], 0.0) | {"success": 1.0}
@@ -159,7 +160,7 @@ def test_questions_of_one_text_are_one_level(tmp_path):
     env, params = made(tmp_path, questions=rows)
     _, states = jax.vmap(lambda key: env.reset_env(key, params))(jax.random.split(KEY, 200))
     hashes = np.asarray(jax.vmap(lambda state: env.level_hash(state, params))(states))
-    by_question = {int(q): tuple(h) for q, h in zip(states.question, hashes.tolist())}
+    by_question = {int(q): tuple(h) for q, h in zip(states.question.number, hashes.tolist())}
     assert by_question.keys() == set(range(5))
     assert by_question[0] == by_question[2] == by_question[4]
     assert len(set(by_question.values())) == 3
