@@ -1,7 +1,7 @@
 """The factory of searchqa: invented worlds, or a corpus with questions out of files."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from envs_jax.errors import BadValue
@@ -12,7 +12,8 @@ from envs_jax.searchqa.judging import EXACT, F1, RULES
 from envs_jax.searchqa.library import RETRIEVERS, make_texts, open_corpus, open_questions
 from envs_jax.token_environment import TokenEnvironment
 
-MOST_RESULTS = 100
+MOST = {"results": 100, "characters": 10**6, "threshold": 1}
+"""Largest values of options."""
 
 
 def make_searchqa(
@@ -24,6 +25,7 @@ def make_searchqa(
     threshold: float | None = None,
     retriever: str | None = None,
     results: int | None = None,
+    characters: int | None = None,
     entities: int | None = None,
     information_pieces: int | None = None,
 ) -> tuple[TokenEnvironment, Any]:
@@ -37,14 +39,15 @@ def make_searchqa(
         threshold: the least F1 of a right answer, with reward f1; None for the dialect's.
         retriever: of files, a name of `library.RETRIEVERS`; None for bm25.
         results: most passages of a search; None for the dialect's, and for three in invented worlds.
+        characters: of files, most characters of the passages of a search, see `Dialect`; None for the dialect's.
         entities: of invented worlds, see `SearchQA`; None for 300.
         information_pieces: of invented worlds, see `SearchQA`.
 
     Raises:
         ValueError: an option is out of range, or is not for what is made; or a file cannot be used, see its reader.
     """
-    of_files = {"questions": questions, "dialect": dialect, "reward": reward, "threshold": threshold}
-    of_files["retriever"] = retriever
+    of_files: dict[str, Any] = {"questions": questions, "dialect": dialect, "reward": reward, "threshold": threshold}
+    of_files |= {"retriever": retriever, "characters": characters}
     of_worlds = {"entities": entities, "information_pieces": information_pieces}
     for name, value in of_worlds.items() if corpus else of_files.items():
         if value not in (None, ""):
@@ -59,7 +62,8 @@ def make_searchqa(
         return worlds, worlds.default_params
     if not questions:
         raise BadValue("questions of searchqa is ''; expected a file .jsonl with a question a line", "questions", "")
-    chosen = _dialect("search_r1" if dialect is None else dialect, reward, threshold, results)
+    changes = {"reward": reward, "threshold": threshold, "results": results, "characters": characters}
+    chosen = _dialect("search_r1" if dialect is None else dialect, changes)
     searcher = "bm25" if retriever is None else retriever
     _one_of("retriever", searcher, RETRIEVERS)
     passages, index = open_corpus(corpus, searcher)
@@ -68,25 +72,19 @@ def make_searchqa(
     return env, env.params_of(index, golds, make_texts(passages, asked, CorpusQA.argument_bytes))
 
 
-def _dialect(name: str, reward: str | None, threshold: float | None, results: int | None) -> Dialect:
+def _dialect(name: str, changes: Mapping[str, Any]) -> Dialect:
+    """A dialect with the changes that are not None."""
+    given = {option: value for option, value in changes.items() if value is not None}
     _one_of("dialect", name, DIALECTS)
-    _one_of("reward", EXACT if reward is None else reward, RULES)
-    chosen = DIALECTS[name]
-    if reward is not None:
-        chosen = dataclasses.replace(chosen, reward=reward)
-    if threshold is not None:
-        if chosen.reward != F1:
-            why = f"which reward {chosen.reward} does not read; leave it out"
-            raise BadValue(f"threshold of searchqa is {threshold!r}, {why}", "threshold", threshold)
-        if isinstance(threshold, bool) or not 0 < threshold <= 1:
-            raise BadValue(
-                f"threshold of searchqa is {threshold!r}; expected more than 0, at most 1", "threshold", threshold
-            )
-        chosen = dataclasses.replace(chosen, threshold=threshold)
-    if results is not None:
-        if not 1 <= results <= MOST_RESULTS:
-            raise BadValue(f"results of searchqa is {results!r}; expected 1 to {MOST_RESULTS}", "results", results)
-        chosen = dataclasses.replace(chosen, results=results)
+    _one_of("reward", given.get("reward", EXACT), RULES)
+    chosen = dataclasses.replace(DIALECTS[name], **given)
+    if "threshold" in given and chosen.reward != F1:
+        why = f"which reward {chosen.reward} does not read; leave it out"
+        raise BadValue(f"threshold of searchqa is {given['threshold']!r}, {why}", "threshold", given["threshold"])
+    for option, value in given.items():
+        if option in MOST and not 0 < value <= MOST[option]:
+            why = f"expected more than 0, at most {MOST[option]}"
+            raise BadValue(f"{option} of searchqa is {value!r}; {why}", option, value)
     return chosen
 
 

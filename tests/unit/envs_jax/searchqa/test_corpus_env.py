@@ -125,6 +125,9 @@ def test_long_passages_are_left_out_or_cut_in_ragen(tmp_path):
     titles = [[line[1:3] for line in text.split("(Title: ")[1:]] for text in (longest, others, both)]
     assert titles == [["aa"], ["bb"], ["cc", "bb"]]
     assert len(longest.split("Doc 1")[1].removesuffix(played.env.pieces[1])) == 4000
+    short = Played(tmp_path, passages=passages, characters=30).play(0, (0, "aa"), (0, "cc aa"))
+    assert short[1][0] == '\n\n<information>Doc 1(Title: "aa") long long long l</information>\n\n'
+    assert short[2][0] == '\n\n<information>Doc 1(Title: "cc") x</information>\n\n'
 
 
 def test_static_embeddings_search_by_meaning(tmp_path):
@@ -208,6 +211,7 @@ def test_the_contract_is_kept(tmp_path):
         ({"threshold": 0.5}, "threshold"),
         ({"reward": "f1", "threshold": 0}, "threshold"),
         ({"results": 0}, "results"),
+        ({"characters": 0}, "characters"),
         ({"results": 1.5}, "results"),
         ({"entities": 40}, "entities"),
         ({"max_steps_in_episode": 0}, "max_steps_in_episode"),
